@@ -1,0 +1,41 @@
+// What a room of the CPU backend is given: the tables, the threads, the working memory.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cpu/scratch.hpp"
+#include "core/tables.hpp"
+#include "replayssm/parallel.hpp"
+
+namespace replayssm::cpu {
+
+struct Context {
+  ParallelFor threads;
+  float* scratch = nullptr;         // [workers, scratch_floats]
+  std::int64_t scratch_floats = 0;  // see scratch_floats()
+
+  [[nodiscard]] Arena arena(int worker) const {
+    return {scratch + worker * scratch_floats, scratch_floats};
+  }
+};
+
+// Calls body(index, worker) for every index in [0, count), on the context's threads.
+template <typename Body>
+void parallel(const Context& context, std::int64_t count, Body body) {
+  if (count <= 0) return;
+  context.threads.run(
+      context.threads.context, count,
+      [](void* argument, std::int64_t index, int worker) {
+        (*static_cast<Body*>(argument))(index, worker);
+      },
+      &body);
+}
+
+// Floats of scratch a worker needs for any operation on a cache with this ring and T_max.
+[[nodiscard]] std::int64_t scratch_floats(std::int32_t ring, std::int32_t max_step_tokens,
+                                          std::int32_t window);
+
+// Tokens that prefill takes at once, so that their f32 copies stay in the nearer caches.
+inline constexpr std::int32_t kPrefillTokens = 32;
+
+}  // namespace replayssm::cpu

@@ -1,0 +1,206 @@
+// The CPU backend: joins the rooms to the seam of core/backend.hpp.
+#include "backend/cpu/cpu_backend.hpp"
+
+#include <algorithm>
+#include <new>
+#include <thread>
+
+#include "backend/cpu/records_copy.hpp"
+#include "backend/cpu/rooms.hpp"
+#include "backend/cpu/thread_pool.hpp"
+#include "core/layout.hpp"
+#include "core/text.hpp"
+#include "instances/instances.hpp"
+
+namespace replayssm::cpu {
+namespace {
+
+constexpr Kernels kScalarReplay = {fold_scalar, step_replay_scalar, prefill_scalar, conv_scalar};
+constexpr Kernels kScalarConventional = {fold_scalar, step_conventional_scalar, prefill_scalar,
+                                         conv_scalar};
+
+struct AlignedDelete {
+  void operator()(float* memory) const {
+    ::operator delete[](memory, std::align_val_t{kTensorAlignment});
+  }
+};
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(const Kernels& kernels) : kernels_(kernels) {}
+
+  [[nodiscard]] Status prepare(const BackendOptions& options) {
+    const CacheConfig& config = *options.config;
+    if (config.parallel.run != nullptr) {
+      context_.threads = config.parallel;
+    } else {
+      const int threads = config.threads > 0
+                              ? config.threads
+                              : static_cast<int>(std::thread::hardware_concurrency());
+      pool_ = std::make_unique<ThreadPool>(std::max(threads, 1));
+      context_.threads = pool_->parallel_for();
+    }
+    context_.scratch_floats = align_up(
+        scratch_floats(options.ring, config.max_step_tokens, config.window), kTensorAlignment);
+    const auto floats =
+        static_cast<std::size_t>(context_.scratch_floats * context_.threads.workers);
+    scratch_.reset(new (std::align_val_t{kTensorAlignment}, std::nothrow) float[floats]);
+    if (scratch_ == nullptr) {
+      return error(StatusCode::kResourceExhausted, "no memory for ", floats * sizeof(float),
+                   " bytes of scratch");
+    }
+    context_.scratch = scratch_.get();
+    return {};
+  }
+
+  void* allocate(std::int64_t bytes) override {
+    return ::operator new[](static_cast<std::size_t>(bytes), std::align_val_t{kTensorAlignment},
+                            std::nothrow);
+  }
+  void deallocate(void* memory) override {
+    ::operator delete[](memory, std::align_val_t{kTensorAlignment});
+  }
+  [[nodiscard]] std::int64_t scratch_bytes() const override {
+    return context_.scratch_floats * context_.threads.workers *
+           static_cast<std::int64_t>(sizeof(float));
+  }
+  [[nodiscard]] std::string explain() const override {
+    return concat("cpu: ", context_.threads.workers,
+                  pool_ != nullptr ? " threads of the library" : " threads of the caller", ", ",
+                  scratch_bytes(), " bytes of scratch");
+  }
+
+  Status initialize(CacheTable& table) override {
+    initialize_slots(table);
+    return {};
+  }
+  Status acquire(CacheTable& table, std::int64_t slot, std::uint64_t seed,
+                 void* /*stream*/) override {
+    return acquire_slot(table, slot, seed);
+  }
+  Status release(CacheTable& table, std::int64_t slot, void* /*stream*/) override {
+    release_slot(table, slot);
+    return {};
+  }
+  Status fork(CacheTable& table, std::int64_t source, std::int64_t target,
+              void* /*stream*/) override {
+    if ((table.slots.error[source] & kSlotTorn) != 0) {
+      return failed_precondition("fork: slot ", source, " is torn; only release is legal");
+    }
+    REPLAYSSM_RETURN_IF_ERROR(fork_slot(table, source, target));
+    copy_records(table, source, target, table.slots.committed[source]);
+    (void)copy_conv(table, source, target, 0);
+    return {};
+  }
+  Status materialize(CacheTable& table, std::span<const MaterializeItem> items,
+                     void* /*stream*/) override {
+    return materialize_slots(context_, table, items);
+  }
+  Status load_state(CacheTable& table, std::int64_t slot, std::int64_t position,
+                    std::span<const LayerState> layers, void* /*stream*/) override {
+    load_slot(context_, table, slot, position, layers);
+    return {};
+  }
+  Status store_state(const CacheTable& table, std::int64_t slot, std::span<const LayerState> layers,
+                     void* /*stream*/) override {
+    store_slot(context_, table, slot, layers);
+    return {};
+  }
+  Status info(const CacheTable& table, std::int64_t slot, SlotInfo& info) override {
+    const SlotTable& slots = table.slots;
+    info.position = slots.position[slot];
+    info.committed = slots.committed[slot];
+    info.block = slots.block[slot];
+    info.block_references = slots.references[info.block];
+    info.zero = slots.zero[slot] != 0;
+    info.seed = slots.seed[slot];
+    info.error = slots.error[slot];
+    return {};
+  }
+  Status export_payload(const CacheTable& table, std::int64_t slot,
+                        std::span<std::byte> bytes) override {
+    export_slot_bytes(table, slot, bytes);
+    return {};
+  }
+  Status import_payload(CacheTable& table, std::int64_t slot, const SlotInfo& info,
+                        std::int32_t conv_valid, std::span<const std::byte> bytes) override {
+    import_slot_bytes(table, slot, info, conv_valid, bytes);
+    return {};
+  }
+  Status conv_valid(const CacheTable& table, std::int64_t slot, std::int32_t& valid) override {
+    valid = table.slots.conv_valid[slot];
+    return {};
+  }
+  Status fold_all(CacheTable& table, std::int64_t slot) override {
+    fold_all_records(context_, table, slot);
+    return {};
+  }
+
+  Status begin(CacheTable& table, const Rows& rows) override { return begin_rows(table, rows); }
+  Status fold(CacheTable& table, void* /*stream*/) override {
+    kernels_.fold(context_, table);
+    apply_fold(table);
+    return {};
+  }
+  Status conv(CacheTable& table, const ConvInputs& inputs) override {
+    kernels_.conv(context_, table, inputs);
+    return {};
+  }
+  Status step(CacheTable& table, const LayerInputs& inputs) override {
+    kernels_.step(context_, table, inputs);
+    return {};
+  }
+  Status prefill(CacheTable& table, const LayerInputs& inputs) override {
+    kernels_.prefill(context_, table, inputs);
+    return {};
+  }
+  Status commit(CacheTable& table, const Accepted& accepted) override {
+    return commit_rows(table, accepted);
+  }
+  Status abandon(CacheTable& table, bool touched, void* /*stream*/) override {
+    abandon_rows(table, touched);
+    return {};
+  }
+
+ private:
+  Kernels kernels_;
+  Context context_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<float[], AlignedDelete> scratch_;
+};
+
+Result<std::unique_ptr<Backend>> make(const Kernels& kernels, const BackendOptions& options) {
+  auto backend = std::make_unique<CpuBackend>(kernels);
+  REPLAYSSM_RETURN_IF_ERROR(backend->prepare(options));
+  return std::unique_ptr<Backend>(std::move(backend));
+}
+
+Implementation describe(const instances::Case& supported, int priority,
+                        Result<std::unique_ptr<Backend>> (*create)(const BackendOptions&)) {
+  Implementation implementation;
+  implementation.info.name = supported.implementation;
+  implementation.info.device = "cpu";
+  implementation.info.decode = supported.decode;
+  implementation.info.rules.assign(supported.rules.begin(), supported.rules.end());
+  implementation.info.formats.assign(supported.formats.begin(), supported.formats.end());
+  implementation.info.activations.assign(supported.activations.begin(),
+                                         supported.activations.end());
+  implementation.info.available = true;
+  implementation.info.priority = priority;
+  implementation.create = create;
+  return implementation;
+}
+
+}  // namespace
+
+std::span<const Implementation> cpu_implementations() {
+  static const std::vector<Implementation> all = {
+      describe(instances::kCpuScalar, 10,
+               [](const BackendOptions& o) { return make(kScalarReplay, o); }),
+      describe(instances::kCpuConventional, 10,
+               [](const BackendOptions& o) { return make(kScalarConventional, o); }),
+  };
+  return all;
+}
+
+}  // namespace replayssm::cpu

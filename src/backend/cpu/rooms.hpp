@@ -1,0 +1,79 @@
+// The operations of the CPU backend, one file each. Those in Kernels exist once a level (scalar,
+// later vector ones); the others only move bookkeeping and bytes and are shared.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "backend/cpu/context.hpp"
+#include "core/tables.hpp"
+
+namespace replayssm::cpu {
+
+// Reads descriptors, never cursors; row results do not depend on other rows or on the threads.
+struct Kernels {
+  // Folds every row of the forward's folding list, all layers (state only; cursors: apply_fold).
+  void (*fold)(const Context&, CacheTable&) = nullptr;
+  // Step rows of one layer: outputs and, in replay, records.
+  void (*step)(const Context&, CacheTable&, const LayerInputs&) = nullptr;
+  // Prefill rows of one layer.
+  void (*prefill)(const Context&, CacheTable&, const LayerInputs&) = nullptr;
+  void (*conv)(const Context&, CacheTable&, const ConvInputs&) = nullptr;
+};
+
+// --- scalar level
+void fold_scalar(const Context& context, CacheTable& table);
+void step_replay_scalar(const Context& context, CacheTable& table, const LayerInputs& inputs);
+void step_conventional_scalar(const Context& context, CacheTable& table, const LayerInputs& inputs);
+void prefill_scalar(const Context& context, CacheTable& table, const LayerInputs& inputs);
+void conv_scalar(const Context& context, CacheTable& table, const ConvInputs& inputs);
+
+// One (row, key head) of step_replay_scalar for value heads [head_begin, head_end); first_of_group:
+// this item writes what the group's heads share.
+struct StepItem {
+  std::int64_t row = 0;
+  std::int32_t group = 0;
+  std::int32_t head_begin = 0;
+  std::int32_t head_end = 0;
+  bool first_of_group = false;
+};
+void step_mamba2_item(const CacheTable& table, const LayerInputs& inputs, const StepItem& item,
+                      Arena& arena);
+void step_delta_item(const CacheTable& table, const LayerInputs& inputs, const StepItem& item,
+                     Arena& arena);
+
+// Writes 0 to the outputs of padding rows.
+void zero_padding(const CacheTable& table, const TensorView& out);
+// Records in the slot's error word that a state that is not finite was written; safe from several
+// threads.
+void mark_non_finite(CacheTable& table, std::int64_t slot);
+
+// --- bookkeeping
+[[nodiscard]] Status begin_rows(CacheTable& table, const Rows& rows);
+void apply_fold(CacheTable& table);
+[[nodiscard]] Status commit_rows(CacheTable& table, const Accepted& accepted);
+void abandon_rows(CacheTable& table, bool touched);
+
+void initialize_slots(CacheTable& table);
+[[nodiscard]] Status acquire_slot(CacheTable& table, std::int64_t slot, std::uint64_t seed);
+void release_slot(CacheTable& table, std::int64_t slot);
+[[nodiscard]] Status fork_slot(CacheTable& table, std::int64_t source, std::int64_t target);
+// Drops one reference of a block; the last one frees it.
+void drop_block(CacheTable& table, std::int64_t block);
+// Free blocks that no fold may need.
+[[nodiscard]] std::int64_t unreserved_blocks(const CacheTable& table);
+
+// --- moves
+[[nodiscard]] Status materialize_slots(const Context& context, CacheTable& table,
+                                       std::span<const MaterializeItem> items);
+void load_slot(const Context& context, CacheTable& table, std::int64_t slot, std::int64_t position,
+               std::span<const LayerState> layers);
+void store_slot(const Context& context, const CacheTable& table, std::int64_t slot,
+                std::span<const LayerState> layers);
+void fold_all_records(const Context& context, CacheTable& table, std::int64_t slot);
+void export_slot_bytes(const CacheTable& table, std::int64_t slot, std::span<std::byte> bytes);
+void import_slot_bytes(CacheTable& table, std::int64_t slot, const SlotInfo& info,
+                       std::int32_t conv_valid, std::span<const std::byte> bytes);
+
+}  // namespace replayssm::cpu

@@ -1,0 +1,218 @@
+// Slots: handing out, forking, moving in and out.
+#include <algorithm>
+
+#include "cache/cache_impl.hpp"
+#include "cache/format.hpp"
+#include "core/checks.hpp"
+#include "core/text.hpp"
+
+namespace replayssm {
+
+Status Cache::Impl::check_held(std::int64_t slot, const char* call) const {
+  if (slot < 0 || slot >= config_.slots) {
+    return error(StatusCode::kOutOfRange, call, ": slot must be 0 to ", config_.slots - 1,
+                 ", given ", slot);
+  }
+  if (use_[static_cast<std::size_t>(slot)] != SlotUse::kHeld) {
+    return failed_precondition(call, ": slot ", slot, " is not acquired");
+  }
+  return {};
+}
+
+Status Cache::Impl::check_closed(const char* call) const {
+  if (stage_ == Stage::kClosed) return {};
+  return failed_precondition(call, ": a forward is open; commit or abort it first");
+}
+
+Status Cache::Impl::check_whole(std::int64_t slot, const char* call) {
+  SlotInfo facts;
+  REPLAYSSM_RETURN_IF_ERROR(backend_->info(table_, slot, facts));
+  if ((facts.error & kSlotTorn) == 0) return {};
+  return failed_precondition(call, ": slot ", slot,
+                             " is torn by an abandoned forward; only release is legal");
+}
+
+Status Cache::Impl::check_fresh(std::int64_t slot, const char* call) {
+  SlotInfo facts;
+  REPLAYSSM_RETURN_IF_ERROR(backend_->info(table_, slot, facts));
+  if (facts.position == 0 && facts.committed == 0 && facts.zero && facts.block_references == 1)
+    return {};
+  return failed_precondition(call, ": slot ", slot, " must be fresh, given one at position ",
+                             facts.position);
+}
+
+Result<std::int64_t> Cache::Impl::free_slot() const {
+  const auto found = std::find(use_.begin(), use_.end(), SlotUse::kFree);
+  if (found != use_.end()) return static_cast<std::int64_t>(found - use_.begin());
+  return error(StatusCode::kResourceExhausted, "all ", config_.slots,
+               " slots are taken; release one");
+}
+
+Result<std::int64_t> Cache::Impl::acquire(std::uint64_t seed, void* stream) {
+  const Result<std::int64_t> slot = free_slot();
+  if (!slot.ok()) return slot.status();
+  REPLAYSSM_RETURN_IF_ERROR(acquire_slot(*slot, seed, stream));
+  return *slot;
+}
+
+Status Cache::Impl::acquire_slot(std::int64_t slot, std::uint64_t seed, void* stream) {
+  if (slot < 0 || slot >= config_.slots) {
+    return error(StatusCode::kOutOfRange, "acquire_slot: slot must be 0 to ", config_.slots - 1,
+                 ", given ", slot);
+  }
+  if (use_[static_cast<std::size_t>(slot)] != SlotUse::kFree) {
+    return failed_precondition("acquire_slot: slot ", slot,
+                               " is taken or still part of the open forward");
+  }
+  REPLAYSSM_RETURN_IF_ERROR(backend_->acquire(table_, slot, seed, stream));
+  use_[static_cast<std::size_t>(slot)] = SlotUse::kHeld;
+  return {};
+}
+
+Status Cache::Impl::release(std::int64_t slot, void* stream) {
+  REPLAYSSM_RETURN_IF_ERROR(check_held(slot, "release"));
+  REPLAYSSM_RETURN_IF_ERROR(backend_->release(table_, slot, stream));
+  use_[static_cast<std::size_t>(slot)] =
+      stage_ == Stage::kClosed ? SlotUse::kFree : SlotUse::kLeaving;
+  return {};
+}
+
+Result<std::int64_t> Cache::Impl::fork(std::int64_t source, void* stream) {
+  REPLAYSSM_RETURN_IF_ERROR(check_closed("fork"));
+  REPLAYSSM_RETURN_IF_ERROR(check_held(source, "fork"));
+  const Result<std::int64_t> target = free_slot();
+  if (!target.ok()) return target.status();
+  REPLAYSSM_RETURN_IF_ERROR(backend_->fork(table_, source, *target, stream));
+  use_[static_cast<std::size_t>(*target)] = SlotUse::kHeld;
+  return *target;
+}
+
+Status Cache::Impl::materialize(std::span<const MaterializeItem> items, void* stream) {
+  REPLAYSSM_RETURN_IF_ERROR(check_closed("materialize"));
+  for (const MaterializeItem& item : items) {
+    REPLAYSSM_RETURN_IF_ERROR(check_held(item.source, "materialize"));
+    REPLAYSSM_RETURN_IF_ERROR(check_held(item.target, "materialize"));
+  }
+  return backend_->materialize(table_, items, stream);
+}
+
+Status Cache::Impl::check_states(std::span<const LayerState> layers, const char* call) const {
+  if (layers.size() != layers_.size()) {
+    return invalid_argument(call, ": required one LayerState a layer, ", layers_.size(), ", given ",
+                            layers.size());
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const LayerShape& shape = layers_[i].shape;
+    ViewRule rule;
+    const std::string name = concat(call, ": layer ", i, " state");
+    rule.name = name;
+    rule.tokens = shape.heads;
+    rule.d1 = layers[i].key_major ? shape.key_dim : shape.value_dim;
+    rule.d2 = layers[i].key_major ? shape.value_dim : shape.key_dim;
+    rule.any_activation = true;
+    REPLAYSSM_RETURN_IF_ERROR(check_view(layers[i].state, rule));
+    if (!layers[i].conv.present()) continue;
+    if (shape.conv_channels == 0) {
+      return invalid_argument(call, ": layer ", i,
+                              " has no convolution, but a conv tensor was given");
+    }
+    ViewRule conv_rule;
+    const std::string conv_name = concat(call, ": layer ", i, " conv");
+    conv_rule.name = conv_name;
+    conv_rule.tokens = shape.conv_width - 1;
+    conv_rule.d1 = shape.conv_channels;
+    conv_rule.dtype = config_.activations;
+    REPLAYSSM_RETURN_IF_ERROR(check_view(layers[i].conv, conv_rule));
+  }
+  return {};
+}
+
+Status Cache::Impl::load_state(std::int64_t slot, std::int64_t position,
+                               std::span<const LayerState> layers, void* stream) {
+  REPLAYSSM_RETURN_IF_ERROR(check_closed("load_state"));
+  REPLAYSSM_RETURN_IF_ERROR(check_held(slot, "load_state"));
+  if (position < 0)
+    return invalid_argument("load_state: position must not be negative, given ", position);
+  REPLAYSSM_RETURN_IF_ERROR(check_states(layers, "load_state"));
+  REPLAYSSM_RETURN_IF_ERROR(check_fresh(slot, "load_state"));
+  return backend_->load_state(table_, slot, position, layers, stream);
+}
+
+Status Cache::Impl::store_state(std::int64_t slot, std::span<const LayerState> layers,
+                                void* stream) {
+  REPLAYSSM_RETURN_IF_ERROR(check_closed("store_state"));
+  REPLAYSSM_RETURN_IF_ERROR(check_held(slot, "store_state"));
+  REPLAYSSM_RETURN_IF_ERROR(check_states(layers, "store_state"));
+  REPLAYSSM_RETURN_IF_ERROR(check_whole(slot, "store_state"));
+  return backend_->store_state(table_, slot, layers, stream);
+}
+
+Result<std::vector<std::byte>> Cache::Impl::export_slot(std::int64_t slot) {
+  REPLAYSSM_RETURN_IF_ERROR(check_closed("export_slot"));
+  REPLAYSSM_RETURN_IF_ERROR(check_held(slot, "export_slot"));
+  REPLAYSSM_RETURN_IF_ERROR(check_whole(slot, "export_slot"));
+  ExportHeader header;
+  REPLAYSSM_RETURN_IF_ERROR(backend_->info(table_, slot, header.info));
+  REPLAYSSM_RETURN_IF_ERROR(backend_->conv_valid(table_, slot, header.conv_valid));
+  header.window = config_.window;
+  const std::int64_t head = export_header_bytes(config_);
+  std::vector<std::byte> bytes(
+      static_cast<std::size_t>(head + export_payload_bytes(config_, header)));
+  REPLAYSSM_RETURN_IF_ERROR(backend_->export_payload(
+      table_, slot, std::span(bytes).subspan(static_cast<std::size_t>(head))));
+  write_export_header(config_, header, bytes);
+  return bytes;
+}
+
+// A larger window's records may not fit this ring, and folding at this window's phase would be a
+// third history: fold all of them in a cache wide enough for any window, and take the result.
+Result<std::vector<std::byte>> Cache::Impl::folded_elsewhere(
+    std::span<const std::byte> bytes) const {
+  CacheConfig wide = config_;
+  wide.decode = DecodeMode::kReplay;
+  wide.implementation.clear();
+  wide.memory.clear();
+  wide.slots = wide.blocks = wide.max_rows = 1;
+  wide.max_tokens = 0;
+  wide.window = kMaxWindow;
+  wide.max_step_tokens = kMaxStepTokens;
+  wide.materialize_history = true;  // any conv history fits
+  Result<std::unique_ptr<Impl>> cache = create(wide);
+  if (!cache.ok()) return cache.status();
+  const Result<std::int64_t> slot = (*cache)->import_slot(bytes);
+  if (!slot.ok()) return slot.status();
+  REPLAYSSM_RETURN_IF_ERROR((*cache)->backend_->fold_all((*cache)->table_, *slot));
+  Result<std::vector<std::byte>> folded = (*cache)->export_slot(*slot);
+  return folded;
+}
+
+Result<std::int64_t> Cache::Impl::import_slot(std::span<const std::byte> bytes) {
+  REPLAYSSM_RETURN_IF_ERROR(check_closed("import_slot"));
+  Result<ExportHeader> header = read_export_header(config_, bytes);
+  if (!header.ok()) return header.status();
+  if (header->info.committed > 0 &&
+      (header->window > config_.window || header->info.committed > table_.ring)) {
+    const Result<std::vector<std::byte>> folded = folded_elsewhere(bytes);
+    if (!folded.ok()) return folded.status();
+    return import_slot(*folded);
+  }
+  const Result<std::int64_t> slot = acquire(header->info.seed, nullptr);
+  if (!slot.ok()) return slot.status();
+  const auto head = static_cast<std::size_t>(export_header_bytes(config_));
+  REPLAYSSM_RETURN_IF_ERROR(backend_->import_payload(table_, *slot, header->info,
+                                                     header->conv_valid, bytes.subspan(head)));
+  return *slot;
+}
+
+Result<SlotInfo> Cache::Impl::info(std::int64_t slot) {
+  REPLAYSSM_RETURN_IF_ERROR(check_held(slot, "info"));
+  SlotInfo facts;
+  REPLAYSSM_RETURN_IF_ERROR(backend_->info(table_, slot, facts));
+  return facts;
+}
+
+std::int64_t Cache::Impl::free_slots() const {
+  return std::count(use_.begin(), use_.end(), SlotUse::kFree);
+}
+
+}  // namespace replayssm
