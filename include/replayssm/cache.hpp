@@ -271,7 +271,8 @@ class Cache {
 
   // --- one forward
   // --------------------------------------------------------------------------------------------
-  // Describes the rows. An earlier forward that was not committed is forgotten.
+  // Describes the rows. An earlier forward that was not committed is aborted, even if this call is
+  // then refused.
   [[nodiscard]] Status begin(const Rows& rows);
   // Folds the rows that hold a full window, all layers at once. Needed once after begin, even if no
   // row folds.

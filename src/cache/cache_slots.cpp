@@ -4,6 +4,7 @@
 #include "cache/cache_impl.hpp"
 #include "cache/format.hpp"
 #include "core/checks.hpp"
+#include "core/layout.hpp"
 #include "core/text.hpp"
 
 namespace replayssm {
@@ -131,8 +132,10 @@ Status Cache::Impl::load_state(std::int64_t slot, std::int64_t position,
                                std::span<const LayerState> layers, void* stream) {
   REPLAYSSM_RETURN_IF_ERROR(check_closed("load_state"));
   REPLAYSSM_RETURN_IF_ERROR(check_held(slot, "load_state"));
-  if (position < 0)
-    return invalid_argument("load_state: position must not be negative, given ", position);
+  if (position < 0 || position > kMaxPosition) {
+    return invalid_argument("load_state: position must be 0 to ", kMaxPosition, ", given ",
+                            position);
+  }
   REPLAYSSM_RETURN_IF_ERROR(check_states(layers, "load_state"));
   REPLAYSSM_RETURN_IF_ERROR(check_fresh(slot, "load_state"));
   return backend_->load_state(table_, slot, position, layers, stream);

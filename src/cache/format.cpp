@@ -191,7 +191,8 @@ Result<ExportHeader> read_export_header(const CacheConfig& config,
     }
   }
   const std::int32_t widest = kMaxWindow - 1 + kMaxStepTokens;
-  if (header.info.position < 0 || header.info.committed < 0 || header.info.committed > widest ||
+  if (header.info.position < 0 || header.info.position > kMaxPosition ||
+      header.info.committed < 0 || header.info.committed > widest ||
       header.info.committed > header.info.position || header.conv_valid < 0 ||
       header.conv_valid > widest + kMaxConvWidth || zero > 1 || header.window < 1 ||
       header.window > kMaxWindow ||

@@ -15,6 +15,24 @@ bool is_head_dim(std::int32_t dim) { return dim >= 8 && dim <= kMaxHeadDim && di
 // Products of sizes stay far from 2^63: no single factor may exceed this.
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 31;
 
+// Bytes of a whole cache beyond which sizes could overflow 64 bits; no machine has so much.
+constexpr double kMaxBytes = 0x1p60;
+
+// An upper bound, in floating point so that it cannot overflow itself.
+double bytes_bound(const CacheConfig& config) {
+  const double ring = config.window + 2.0 * kMaxStepTokens + kMaxConvWidth;
+  double bytes = 0.0;
+  for (const LayerShape& shape : config.layers) {
+    const double heads = shape.heads;
+    bytes += heads * shape.value_dim * shape.key_dim * 4.0 * config.max_step_tokens *
+             static_cast<double>(std::max(config.blocks, config.slots));
+    const double record =
+        heads * (12.0 * shape.value_dim + 8.0 * shape.key_dim + 64.0) + 4.0 * shape.conv_channels;
+    bytes += record * 2.0 * ring * static_cast<double>(config.slots);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Status check_layer(const LayerShape& shape, const LayerWeights& weights, std::int32_t layer) {
@@ -128,6 +146,10 @@ Status check_config(const CacheConfig& config) {
   }
   if (config.threads < 0 || config.threads > 4096) {
     return invalid_argument("threads must be 0 to 4096, given ", config.threads);
+  }
+  if (bytes_bound(config) > kMaxBytes) {
+    return error(StatusCode::kResourceExhausted, "a cache of ", config.slots, " slots and ",
+                 config.blocks, " blocks of this geometry would take more than 2^60 bytes");
   }
   return {};
 }

@@ -18,6 +18,9 @@ namespace replayssm {
 // Alignment of every stored tensor and of its stride: a cache line, and the widest vector load.
 inline constexpr std::int64_t kTensorAlignment = 64;
 
+// Token positions beyond this are refused, so that counting on from a loaded one cannot overflow.
+inline constexpr std::int64_t kMaxPosition = std::int64_t{1} << 60;
+
 [[nodiscard]] constexpr std::int64_t align_up(std::int64_t bytes, std::int64_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
