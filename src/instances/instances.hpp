@@ -11,21 +11,22 @@
 
 namespace replayssm::instances {
 
-struct Case {
-  std::string_view implementation;
-  DecodeMode decode;
-  std::span<const Rule> rules;
-  std::span<const StateFormat> formats;
-  std::span<const DType> activations;
-};
-
 inline constexpr std::array<Rule, 3> kAllRules = {Rule::kMamba2, Rule::kGdn, Rule::kKda};
 inline constexpr std::array<StateFormat, 1> kF32Only = {StateFormat::kF32};
 inline constexpr std::array<DType, 3> kAllActivations = {DType::kF32, DType::kBF16, DType::kF16};
 
-inline constexpr Case kCpuScalar = {"cpu-scalar", DecodeMode::kReplay, kAllRules, kF32Only,
-                                    kAllActivations};
-inline constexpr Case kCpuConventional = {"cpu-scalar-conventional", DecodeMode::kConventional,
-                                          kAllRules, kF32Only, kAllActivations};
+// A level of the CPU backend: the names of its two implementations. Each takes every rule, format
+// f32 and every activation dtype.
+struct CpuLevel {
+  std::string_view replay;
+  std::string_view conventional;
+  std::string_view needs;  // instructions of the machine
+  int priority;            // the highest that runs is chosen
+};
+
+inline constexpr CpuLevel kScalar = {"cpu-scalar", "cpu-scalar-conventional", "nothing", 10};
+inline constexpr CpuLevel kAvx2 = {"cpu-avx2", "cpu-avx2-conventional", "AVX2, FMA and F16C", 20};
+inline constexpr CpuLevel kAvx512 = {"cpu-avx512", "cpu-avx512-conventional",
+                                     "AVX-512 F, BW, DQ and VL", 30};
 
 }  // namespace replayssm::instances

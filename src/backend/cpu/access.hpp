@@ -94,4 +94,13 @@ class RecordAccess {
   return parents != nullptr ? parents[token] : token - 1;
 }
 
+// What comes before record j on the path of a pending token, where the n committed records are
+// 0..n-1 and the row's tokens follow; -1 at the checkpoint.
+[[nodiscard]] inline std::int32_t before(const std::int32_t* parents, std::int32_t n,
+                                         std::int32_t j) {
+  if (j < n) return j - 1;
+  const std::int32_t parent = parent_of(parents, j - n);
+  return parent >= 0 ? n + parent : n - 1;
+}
+
 }  // namespace replayssm::cpu

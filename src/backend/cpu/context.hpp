@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "backend/cpu/level.hpp"
 #include "backend/cpu/scratch.hpp"
 #include "core/tables.hpp"
 #include "replayssm/parallel.hpp"
@@ -10,6 +11,7 @@
 namespace replayssm::cpu {
 
 struct Context {
+  const Level* level = nullptr;
   ParallelFor threads;
   float* scratch = nullptr;         // [workers, scratch_floats]
   std::int64_t scratch_floats = 0;  // see scratch_floats()

@@ -8,8 +8,6 @@
 
 #include "backend/cpu/access.hpp"
 #include "backend/cpu/rooms.hpp"
-#include "backend/cpu/vec.hpp"
-#include "math/gates.hpp"
 
 namespace replayssm::cpu {
 namespace {
@@ -49,7 +47,7 @@ const std::byte* tap(const ConvItem& item, std::int32_t i, std::int32_t back) {
   return item.ring(conv_order(table, desc.slot)[table.conv_history - 1 - back]);
 }
 
-void convolve(const ConvItem& item, std::int32_t i) {
+void convolve(const Level& level, const ConvItem& item, const float* weights, std::int32_t i) {
   const CacheTable& table = *item.table;
   const LayerShape& shape = item.layer->shape;
   const RowDescriptor& desc = table.forward.rows[item.row];
@@ -61,21 +59,14 @@ void convolve(const ConvItem& item, std::int32_t i) {
   for (std::int32_t back = shape.conv_width - 1; back >= 0; --back) {
     const std::byte* source = tap(item, i, back);
     if (source == nullptr) continue;
-    load(source, table.activations, n, in.data());
-    const float* weight = item.layer->weights.conv_weight +
-                          std::int64_t{item.begin} * shape.conv_width +
-                          (shape.conv_width - 1 - back);
-    for (std::int32_t c = 0; c < n; ++c) {
-      const auto channel = static_cast<std::size_t>(c);
-      sum[channel] = sum[channel] + weight[std::int64_t{c} * shape.conv_width] * in[channel];
-    }
+    level.load(source, table.activations, n, in.data());
+    level.multiply_add(sum.data(),
+                       weights + std::int64_t{shape.conv_width - 1 - back} * kChannelsPerItem,
+                       in.data(), n);
   }
-  if (item.inputs->silu) {
-    for (std::int32_t c = 0; c < n; ++c)
-      sum[static_cast<std::size_t>(c)] = silu(sum[static_cast<std::size_t>(c)]);
-  }
-  store(sum.data(), n, at(item.inputs->out, desc.token_offset + i, item.begin),
-        item.inputs->out.dtype);
+  if (item.inputs->silu) level.silu(sum.data(), n);
+  level.store(sum.data(), n, at(item.inputs->out, desc.token_offset + i, item.begin),
+              item.inputs->out.dtype);
 }
 
 // Pending inputs go behind the history; a prefill chunk, which is accepted whole, replaces the
@@ -100,12 +91,12 @@ void keep_inputs(const ConvItem& item) {
 
 }  // namespace
 
-void conv_scalar(const Context& context, CacheTable& table, const ConvInputs& inputs) {
+void conv_rows(const Context& context, CacheTable& table, const ConvInputs& inputs) {
   const LayerTable& layer = table.layers[inputs.layer];
   const std::int32_t channels = layer.shape.conv_channels;
   const std::int64_t chunks = (channels + kChannelsPerItem - 1) / kChannelsPerItem;
   zero_padding(table, inputs.out);
-  parallel(context, table.forward.count * chunks, [&](std::int64_t index, int /*worker*/) {
+  parallel(context, table.forward.count * chunks, [&](std::int64_t index, int worker) {
     ConvItem item;
     item.table = &table;
     item.layer = &layer;
@@ -115,7 +106,16 @@ void conv_scalar(const Context& context, CacheTable& table, const ConvInputs& in
     item.end = std::min(item.begin + kChannelsPerItem, channels);
     const RowDescriptor& desc = table.forward.rows[item.row];
     if (desc.kind == RowKind::kPadding) return;
-    for (std::int32_t i = 0; i < desc.tokens; ++i) convolve(item, i);
+    // Weights tap by tap, so that the loop over channels is dense.
+    const std::int32_t width = layer.shape.conv_width;
+    float* weights = context.arena(worker).take(std::int64_t{width} * kChannelsPerItem);
+    for (std::int32_t c = item.begin; c < item.end; ++c) {
+      for (std::int32_t tap = 0; tap < width; ++tap) {
+        weights[tap * kChannelsPerItem + c - item.begin] =
+            layer.weights.conv_weight[std::int64_t{c} * width + tap];
+      }
+    }
+    for (std::int32_t i = 0; i < desc.tokens; ++i) convolve(*context.level, item, weights, i);
     keep_inputs(item);
   });
 }

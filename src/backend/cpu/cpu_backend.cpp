@@ -15,10 +15,6 @@
 namespace replayssm::cpu {
 namespace {
 
-constexpr Kernels kScalarReplay = {fold_scalar, step_replay_scalar, prefill_scalar, conv_scalar};
-constexpr Kernels kScalarConventional = {fold_scalar, step_conventional_scalar, prefill_scalar,
-                                         conv_scalar};
-
 struct AlignedDelete {
   void operator()(float* memory) const {
     ::operator delete[](memory, std::align_val_t{kTensorAlignment});
@@ -27,7 +23,7 @@ struct AlignedDelete {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(const Kernels& kernels) : kernels_(kernels) {}
+  CpuBackend(const Level& level, DecodeMode decode) : decode_(decode) { context_.level = &level; }
 
   [[nodiscard]] Status prepare(const BackendOptions& options) {
     const CacheConfig& config = *options.config;
@@ -138,20 +134,24 @@ class CpuBackend final : public Backend {
 
   Status begin(CacheTable& table, const Rows& rows) override { return begin_rows(table, rows); }
   Status fold(CacheTable& table, void* /*stream*/) override {
-    kernels_.fold(context_, table);
+    fold_rows(context_, table);
     apply_fold(table);
     return {};
   }
   Status conv(CacheTable& table, const ConvInputs& inputs) override {
-    kernels_.conv(context_, table, inputs);
+    conv_rows(context_, table, inputs);
     return {};
   }
   Status step(CacheTable& table, const LayerInputs& inputs) override {
-    kernels_.step(context_, table, inputs);
+    if (decode_ == DecodeMode::kReplay) {
+      step_replay(context_, table, inputs);
+    } else {
+      step_conventional(context_, table, inputs);
+    }
     return {};
   }
   Status prefill(CacheTable& table, const LayerInputs& inputs) override {
-    kernels_.prefill(context_, table, inputs);
+    prefill_rows(context_, table, inputs);
     return {};
   }
   Status commit(CacheTable& table, const Accepted& accepted) override {
@@ -163,43 +163,56 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  Kernels kernels_;
+  DecodeMode decode_;
   Context context_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<float[], AlignedDelete> scratch_;
 };
 
-Result<std::unique_ptr<Backend>> make(const Kernels& kernels, const BackendOptions& options) {
-  auto backend = std::make_unique<CpuBackend>(kernels);
+// Makes a backend of one level, which is null where the build or the machine lacks it.
+template <const Level* (*kLevel)(), DecodeMode kDecode>
+Result<std::unique_ptr<Backend>> make(const BackendOptions& options) {
+  auto backend = std::make_unique<CpuBackend>(*kLevel(), kDecode);
   REPLAYSSM_RETURN_IF_ERROR(backend->prepare(options));
   return std::unique_ptr<Backend>(std::move(backend));
 }
 
-Implementation describe(const instances::Case& supported, int priority,
-                        Result<std::unique_ptr<Backend>> (*create)(const BackendOptions&)) {
-  Implementation implementation;
-  implementation.info.name = supported.implementation;
-  implementation.info.device = "cpu";
-  implementation.info.decode = supported.decode;
-  implementation.info.rules.assign(supported.rules.begin(), supported.rules.end());
-  implementation.info.formats.assign(supported.formats.begin(), supported.formats.end());
-  implementation.info.activations.assign(supported.activations.begin(),
-                                         supported.activations.end());
-  implementation.info.available = true;
-  implementation.info.priority = priority;
-  implementation.create = create;
-  return implementation;
+const Level* scalar() { return &scalar_level(); }
+
+// Both decode modes of a level. `needs` names the instructions for the message.
+template <const Level* (*kLevel)()>
+void add_level(std::vector<Implementation>& all, const instances::CpuLevel& supported) {
+  for (const DecodeMode decode : {DecodeMode::kReplay, DecodeMode::kConventional}) {
+    const bool replay = decode == DecodeMode::kReplay;
+    Implementation implementation;
+    implementation.info.name = replay ? supported.replay : supported.conventional;
+    implementation.info.device = "cpu";
+    implementation.info.decode = decode;
+    implementation.info.rules.assign(instances::kAllRules.begin(), instances::kAllRules.end());
+    implementation.info.formats.assign(instances::kF32Only.begin(), instances::kF32Only.end());
+    implementation.info.activations.assign(instances::kAllActivations.begin(),
+                                           instances::kAllActivations.end());
+    implementation.info.available = kLevel() != nullptr;
+    if (!implementation.info.available) {
+      implementation.info.unavailable_because = concat("needs ", supported.needs);
+    }
+    implementation.info.priority = supported.priority;
+    implementation.create =
+        replay ? make<kLevel, DecodeMode::kReplay> : make<kLevel, DecodeMode::kConventional>;
+    all.push_back(implementation);
+  }
 }
 
 }  // namespace
 
 std::span<const Implementation> cpu_implementations() {
-  static const std::vector<Implementation> all = {
-      describe(instances::kCpuScalar, 10,
-               [](const BackendOptions& o) { return make(kScalarReplay, o); }),
-      describe(instances::kCpuConventional, 10,
-               [](const BackendOptions& o) { return make(kScalarConventional, o); }),
-  };
+  static const std::vector<Implementation> all = [] {
+    std::vector<Implementation> list;
+    add_level<avx512_level>(list, instances::kAvx512);
+    add_level<avx2_level>(list, instances::kAvx2);
+    add_level<scalar>(list, instances::kScalar);
+    return list;
+  }();
   return all;
 }
 

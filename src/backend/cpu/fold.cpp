@@ -24,7 +24,7 @@ void mark_non_finite(CacheTable& table, std::int64_t slot) {
       .fetch_or(kSlotNonFinite, std::memory_order_relaxed);
 }
 
-void fold_scalar(const Context& context, CacheTable& table) {
+void fold_rows(const Context& context, CacheTable& table) {
   std::int64_t heads = 0;
   for (std::int32_t i = 0; i < table.layer_count; ++i) heads += table.layers[i].shape.heads;
   parallel(context, table.forward.folding_count * heads, [&](std::int64_t index, int worker) {
@@ -34,7 +34,6 @@ void fold_scalar(const Context& context, CacheTable& table) {
     while (head >= table.layers[number].shape.heads) head -= table.layers[number++].shape.heads;
     const LayerTable& layer = table.layers[number];
     const RowDescriptor& desc = table.forward.rows[row];
-    const std::int32_t keys = layer.shape.key_dim;
 
     HeadSource source;
     source.slot = desc.slot;
@@ -42,14 +41,9 @@ void fold_scalar(const Context& context, CacheTable& table) {
     source.zero = desc.zero != 0;
     source.order = row_order(table, row) + table.ring - desc.fold;
     source.records = desc.fold;
-    Arena arena = context.arena(worker);
     float* target = head_state(layer, desc.target_block, 0, head);
-    bool finite = true;
-    replay_head(table, layer, source, static_cast<std::int32_t>(head), arena,
-                [&](std::int32_t v, const float* state) {
-                  finite = finite && all_finite(state, keys);
-                  std::copy_n(state, keys, target + std::int64_t{v} * keys);
-                });
+    const bool finite = replay_head(*context.level, table, layer, source,
+                                    static_cast<std::int32_t>(head), context.arena(worker), target);
     if (!finite) mark_non_finite(table, desc.slot);
   });
 }
@@ -58,7 +52,6 @@ void fold_all_records(const Context& context, CacheTable& table, std::int64_t sl
   SlotTable& slots = table.slots;
   for (std::int32_t number = 0; number < table.layer_count; ++number) {
     const LayerTable& layer = table.layers[number];
-    const std::int32_t keys = layer.shape.key_dim;
     parallel(context, layer.shape.heads, [&](std::int64_t head, int worker) {
       HeadSource source;
       source.slot = slot;
@@ -66,12 +59,8 @@ void fold_all_records(const Context& context, CacheTable& table, std::int64_t sl
       source.zero = slots.zero[slot] != 0;
       source.order = slot_order(table, slot);
       source.records = slots.committed[slot];
-      Arena arena = context.arena(worker);
-      float* target = head_state(layer, slots.block[slot], 0, head);
-      replay_head(table, layer, source, static_cast<std::int32_t>(head), arena,
-                  [&](std::int32_t v, const float* state) {
-                    std::copy_n(state, keys, target + std::int64_t{v} * keys);
-                  });
+      (void)replay_head(*context.level, table, layer, source, static_cast<std::int32_t>(head),
+                        context.arena(worker), head_state(layer, slots.block[slot], 0, head));
     });
   }
   slots.committed[slot] = 0;

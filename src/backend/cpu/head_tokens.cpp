@@ -24,35 +24,27 @@ std::int64_t head_tokens_floats(std::int64_t n) {
   return n * (4 * kMaxHeadDim + 1) + std::int64_t{5} * 16;
 }
 
-void kda_decay(const LayerTable& layer, std::int32_t head, const float* gate, float* decay) {
-  const LayerShape& shape = layer.shape;
-  const std::int32_t dim = shape.key_dim;
-  const float scale_of_head = gate_scale(shape, layer.weights, head);
-  const float* bias =
-      layer.weights.dt_bias != nullptr ? layer.weights.dt_bias + std::int64_t{head} * dim : nullptr;
-  for (std::int32_t k = 0; k < dim; ++k) {
-    decay[k] = std::exp(log_decay(shape, gate[k], bias != nullptr ? bias[k] : 0.0F, scale_of_head));
-  }
-}
-
 namespace {
+
+// kda: decays of one token from its gate record.
+void kda_decay(const Level& level, const LayerTable& layer, std::int32_t head, const float* gate,
+               float* decay) {
+  const LayerShape& shape = layer.shape;
+  GateRun run;
+  run.kind = shape.gate;
+  run.lower_bound = shape.gate_lower_bound;
+  run.scale = gate_scale(shape, layer.weights, head);
+  const float* bias = layer.weights.dt_bias;
+  run.bias = bias != nullptr && shape.gate != GateKind::kLogDecay
+                 ? bias + std::int64_t{head} * shape.key_dim
+                 : nullptr;
+  level.decay(run, gate, shape.key_dim, decay);
+}
 
 // The decay of a record whose gate is one number: mamba2 keeps dt, gdn keeps g.
 float scalar_decay(const LayerTable& layer, std::int32_t head, float gate) {
   if (layer.shape.rule == Rule::kMamba2) return std::exp(gate * head_a(layer.weights, head));
   return std::exp(gate);
-}
-
-std::int32_t group_of(const LayerShape& shape, std::int32_t head) {
-  return head / (shape.heads / shape.groups);
-}
-
-// Reads kda's gate input as its record will hold it.
-void load_kda_gate(const CacheTable& table, const LayerTable& layer, const LayerInputs& inputs,
-                   std::int64_t token, std::int32_t head, float* gate) {
-  const std::int32_t dim = layer.shape.key_dim;
-  load(at(inputs.gate, token, head), inputs.gate.dtype, dim, gate);
-  round_through(gate, dim, gate_record_dtype(layer.shape, table.activations));
 }
 
 }  // namespace
@@ -71,106 +63,113 @@ float record_beta(const LayerTable& layer, const LayerInputs& inputs, std::int64
   return beta_value(layer.shape, load_one(at(inputs.beta, token, head), inputs.beta.dtype));
 }
 
-void load_records(const CacheTable& table, const LayerTable& layer, std::int64_t slot,
-                  const std::uint16_t* order, std::int32_t n, std::int32_t head, std::int32_t first,
-                  HeadTokens& tokens) {
+float raw_inverse_norm(const Level& level, const LayerShape& shape, const float* raw) {
+  return inverse_norm(shape, shape.qk_l2norm ? level.dot(raw, raw, shape.key_dim) : 0.0F);
+}
+
+void load_record_keys(const Level& level, const CacheTable& table, const LayerTable& layer,
+                      std::int64_t slot, const std::uint16_t* order, std::int32_t n,
+                      std::int32_t group, HeadTokens& tokens) {
+  const std::int32_t keys = layer.shape.key_dim;
+  const RecordAccess record(table, layer, slot);
+  for (std::int32_t j = 0; j < n; ++j) {
+    float* key = tokens.key + std::int64_t{j} * keys;
+    level.load(record.key(group, order[j]), table.activations, keys, key);
+    if (layer.shape.rule != Rule::kMamba2)
+      level.scale(key, *record.inv_norm(group, order[j]), keys);
+  }
+}
+
+void load_record_head(const Level& level, const CacheTable& table, const LayerTable& layer,
+                      std::int64_t slot, const std::uint16_t* order, std::int32_t n,
+                      std::int32_t head, HeadTokens& tokens) {
   const LayerShape& shape = layer.shape;
-  const std::int32_t keys = shape.key_dim;
-  const std::int32_t group = group_of(shape, head);
   const RecordAccess record(table, layer, slot);
   for (std::int32_t j = 0; j < n; ++j) {
     const std::int64_t index = order[j];
-    const std::int64_t token = first + j;
-    float* key = tokens.key + token * keys;
-    load(record.key(group, index), table.activations, keys, key);
-    load(record.value(head, index), table.activations, shape.value_dim,
-         tokens.value + token * shape.value_dim);
-    if (shape.rule == Rule::kMamba2) {
-      const float dt = load_one(record.gate(head, index), DType::kF32);
-      tokens.scale[token] = dt;
-      tokens.decay[token] = scalar_decay(layer, head, dt);
-      continue;
-    }
-    scale(key, *record.inv_norm(group, index), keys);
-    tokens.scale[token] = *record.beta(head, index);
-    if (shape.rule == Rule::kGdn) {
-      tokens.decay[token] =
-          scalar_decay(layer, head, load_one(record.gate(head, index), DType::kF32));
+    level.load(record.value(head, index), table.activations, shape.value_dim,
+               tokens.value + std::int64_t{j} * shape.value_dim);
+    if (shape.rule == Rule::kKda) {
+      float* decay = tokens.decay + std::int64_t{j} * shape.key_dim;
+      level.load(record.gate(head, index), record.gate_dtype(), shape.key_dim, decay);
+      kda_decay(level, layer, head, decay, decay);
     } else {
-      std::array<float, kMaxHeadDim> gate{};
-      load(record.gate(head, index), record.gate_dtype(), keys, gate.data());
-      kda_decay(layer, head, gate.data(), tokens.decay + token * keys);
+      const float gate = load_one(record.gate(head, index), DType::kF32);
+      tokens.decay[j] = scalar_decay(layer, head, gate);
+      tokens.scale[j] = gate;  // mamba2's dt
     }
+    if (shape.rule != Rule::kMamba2) tokens.scale[j] = *record.beta(head, index);
   }
 }
 
-void load_inputs(const CacheTable& table, const LayerTable& layer, const LayerInputs& inputs,
-                 std::int64_t token_offset, std::int32_t n, std::int32_t head, std::int32_t first,
-                 HeadTokens& tokens) {
+void load_input_keys(const Level& level, const LayerTable& layer, const LayerInputs& inputs,
+                     std::int64_t token_offset, std::int32_t n, std::int32_t group,
+                     std::int32_t first, HeadTokens& tokens) {
   const LayerShape& shape = layer.shape;
   const std::int32_t keys = shape.key_dim;
-  const std::int32_t group = group_of(shape, head);
   const bool delta = shape.rule != Rule::kMamba2;
+  for (std::int32_t i = 0; i < n; ++i) {
+    float* key = tokens.key + std::int64_t{first + i} * keys;
+    level.load(at(inputs.key, token_offset + i, group), inputs.key.dtype, keys, key);
+    if (delta) level.scale(key, raw_inverse_norm(level, shape, key), keys);
+    if (tokens.query == nullptr) continue;
+    float* query = tokens.query + std::int64_t{first + i} * keys;
+    level.load(at(inputs.query, token_offset + i, group), inputs.query.dtype, keys, query);
+    if (delta) level.scale(query, raw_inverse_norm(level, shape, query) * query_scale(shape), keys);
+  }
+}
+
+void load_input_head(const Level& level, const CacheTable& table, const LayerTable& layer,
+                     const LayerInputs& inputs, std::int64_t token_offset, std::int32_t n,
+                     std::int32_t head, std::int32_t first, HeadTokens& tokens) {
+  const LayerShape& shape = layer.shape;
+  const std::int32_t keys = shape.key_dim;
   for (std::int32_t i = 0; i < n; ++i) {
     const std::int64_t from = token_offset + i;
     const std::int64_t token = first + i;
-    float* key = tokens.key + token * keys;
-    load(at(inputs.key, from, group), inputs.key.dtype, keys, key);
-    load(at(inputs.value, from, head), inputs.value.dtype, shape.value_dim,
-         tokens.value + token * shape.value_dim);
-    if (delta)
-      scale(key, inverse_norm(shape, shape.qk_l2norm ? dot16(key, key, keys) : 0.0F), keys);
-    if (tokens.query != nullptr) {
-      float* query = tokens.query + token * keys;
-      load(at(inputs.query, from, group), inputs.query.dtype, keys, query);
-      if (delta) {
-        const float norm = inverse_norm(shape, shape.qk_l2norm ? dot16(query, query, keys) : 0.0F);
-        scale(query, norm * query_scale(shape), keys);
-      }
-    }
+    level.load(at(inputs.value, from, head), inputs.value.dtype, shape.value_dim,
+               tokens.value + token * shape.value_dim);
     if (shape.rule == Rule::kKda) {
-      std::array<float, kMaxHeadDim> gate{};
-      load_kda_gate(table, layer, inputs, from, head, gate.data());
-      kda_decay(layer, head, gate.data(), tokens.decay + token * keys);
+      // Rounded as the record will hold it, so that this step decays as the fold will.
+      float* decay = tokens.decay + token * keys;
+      level.load(at(inputs.gate, from, head), inputs.gate.dtype, keys, decay);
+      round_through(decay, keys, gate_record_dtype(shape, table.activations));
+      kda_decay(level, layer, head, decay, decay);
     } else {
       const float gate = record_gate(layer, inputs, from, head);
       tokens.decay[token] = scalar_decay(layer, head, gate);
-      if (!delta) tokens.scale[token] = gate;
+      tokens.scale[token] = gate;  // mamba2's dt
     }
-    if (delta) tokens.scale[token] = record_beta(layer, inputs, from, head);
+    if (shape.rule != Rule::kMamba2) tokens.scale[token] = record_beta(layer, inputs, from, head);
   }
 }
 
-void advance_row(const LayerShape& shape, const HeadTokens& tokens, std::int32_t token,
-                 std::int32_t v, float* row) {
-  const std::int32_t keys = shape.key_dim;
-  const float* key = tokens.key + std::int64_t{token} * keys;
-  const float value = tokens.value[std::int64_t{token} * shape.value_dim + v];
-  if (shape.rule == Rule::kMamba2) {
-    const float decay = tokens.decay[token];
-    const float update = tokens.scale[token] * value;
-    for (std::int32_t k = 0; k < keys; ++k) row[k] = row[k] * decay + update * key[k];
-    return;
-  }
-  if (shape.rule == Rule::kGdn) {
-    scale(row, tokens.decay[token], keys);
-  } else {
-    multiply(row, tokens.decay + std::int64_t{token} * keys, keys);
-  }
-  const float update = tokens.scale[token] * (value - dot16(row, key, keys));
-  add_scaled(row, update, key, keys);
+AdvanceRun run_of(const LayerShape& shape, const HeadTokens& tokens, std::int32_t n) {
+  AdvanceRun run;
+  run.rule = shape.rule;
+  run.keys = shape.key_dim;
+  run.values = shape.value_dim;
+  run.tokens = n;
+  run.key = tokens.key;
+  run.decay = tokens.decay;
+  run.scale = tokens.scale;
+  run.value = tokens.value;
+  return run;
 }
 
-float finish_output(const LayerTable& layer, const LayerInputs& inputs, std::int64_t token,
-                    std::int32_t head, std::int32_t v, float value, float output) {
-  if (layer.shape.rule != Rule::kMamba2) return output;
-  if (layer.weights.d != nullptr) output = output + layer.weights.d[head] * value;
-  if (inputs.z.present()) {
-    const auto* z = static_cast<const std::byte*>(at(inputs.z, token, head));
-    output *= silu(
-        load_one(z + v * static_cast<std::int64_t>(dtype_bytes(inputs.z.dtype)), inputs.z.dtype));
+void finish_output(const Level& level, const LayerTable& layer, const LayerInputs& inputs,
+                   std::int64_t token, std::int32_t head, const float* value, float* gate,
+                   float* output) {
+  if (layer.shape.rule != Rule::kMamba2) return;
+  const std::int32_t values = layer.shape.value_dim;
+  if (layer.weights.d != nullptr) {
+    const std::int32_t only = 0;
+    level.combine(value, values, &only, layer.weights.d + head, 1, output);
   }
-  return output;
+  if (!inputs.z.present()) return;
+  level.load(at(inputs.z, token, head), inputs.z.dtype, values, gate);
+  level.silu(gate, values);
+  level.multiply(output, gate, values);
 }
 
 }  // namespace replayssm::cpu

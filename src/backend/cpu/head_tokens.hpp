@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "backend/cpu/level.hpp"
 #include "backend/cpu/scratch.hpp"
 #include "core/tables.hpp"
 
@@ -23,32 +24,43 @@ struct HeadTokens {
 // Floats that take_head_tokens() needs at most, for arenas.
 [[nodiscard]] std::int64_t head_tokens_floats(std::int64_t n);
 
-// Records `order[0..n)` of one slot and head, into tokens `first` onwards.
-void load_records(const CacheTable& table, const LayerTable& layer, std::int64_t slot,
-                  const std::uint16_t* order, std::int32_t n, std::int32_t head, std::int32_t first,
-                  HeadTokens& tokens);
+// What the heads of a group share (keys), and what is a head's own (gates, values), of records
+// `order[0..n)` of one slot, into tokens 0 onwards.
+void load_record_keys(const Level& level, const CacheTable& table, const LayerTable& layer,
+                      std::int64_t slot, const std::uint16_t* order, std::int32_t n,
+                      std::int32_t group, HeadTokens& tokens);
+void load_record_head(const Level& level, const CacheTable& table, const LayerTable& layer,
+                      std::int64_t slot, const std::uint16_t* order, std::int32_t n,
+                      std::int32_t head, HeadTokens& tokens);
 
-// Tokens token_offset .. token_offset + n of the inputs, into tokens `first` onwards.
-void load_inputs(const CacheTable& table, const LayerTable& layer, const LayerInputs& inputs,
-                 std::int64_t token_offset, std::int32_t n, std::int32_t head, std::int32_t first,
-                 HeadTokens& tokens);
+// The same of tokens token_offset .. token_offset + n of the inputs, into tokens `first` onwards;
+// queries too where `tokens` has room for them.
+void load_input_keys(const Level& level, const LayerTable& layer, const LayerInputs& inputs,
+                     std::int64_t token_offset, std::int32_t n, std::int32_t group,
+                     std::int32_t first, HeadTokens& tokens);
+void load_input_head(const Level& level, const CacheTable& table, const LayerTable& layer,
+                     const LayerInputs& inputs, std::int64_t token_offset, std::int32_t n,
+                     std::int32_t head, std::int32_t first, HeadTokens& tokens);
 
 // What a record keeps of one token beside raw copies.
 [[nodiscard]] float record_gate(const LayerTable& layer, const LayerInputs& inputs,
                                 std::int64_t token, std::int32_t head);
 [[nodiscard]] float record_beta(const LayerTable& layer, const LayerInputs& inputs,
                                 std::int64_t token, std::int32_t head);
+// 1 / norm of a raw key or query; 1 where the layer does not normalise.
+[[nodiscard]] float raw_inverse_norm(const Level& level, const LayerShape& shape, const float* raw);
 
-// kda: decays of one token from its gate record.
-void kda_decay(const LayerTable& layer, std::int32_t head, const float* gate, float* decay);
+[[nodiscard]] inline std::int32_t group_of(const LayerShape& shape, std::int32_t head) {
+  return head / (shape.heads / shape.groups);
+}
 
-// One token on one row of the state: S[v] <- S[v] a + u_v k. Returns nothing; `row` holds K floats.
-void advance_row(const LayerShape& shape, const HeadTokens& tokens, std::int32_t token,
-                 std::int32_t v, float* row);
+// A run over these tokens, operands filled in.
+[[nodiscard]] AdvanceRun run_of(const LayerShape& shape, const HeadTokens& tokens, std::int32_t n);
 
-// The output of one head row: mamba2's skip and gate applied to S q.
-[[nodiscard]] float finish_output(const LayerTable& layer, const LayerInputs& inputs,
-                                  std::int64_t token, std::int32_t head, std::int32_t v,
-                                  float value, float output);
+// mamba2's skip and gate on one token's output [V]; other rules: nothing. `gate` is [V] of working
+// memory.
+void finish_output(const Level& level, const LayerTable& layer, const LayerInputs& inputs,
+                   std::int64_t token, std::int32_t head, const float* value, float* gate,
+                   float* output);
 
 }  // namespace replayssm::cpu

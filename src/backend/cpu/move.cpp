@@ -135,14 +135,10 @@ Status materialize_slots(const Context& context, CacheTable& table,
     const auto records = static_cast<std::int32_t>(slots.committed[item.source] - back);
     for (std::int32_t number = 0; number < table.layer_count; ++number) {
       const LayerTable& layer = table.layers[number];
-      const std::int32_t keys = layer.shape.key_dim;
       parallel(context, layer.shape.heads, [&](std::int64_t head, int worker) {
-        Arena arena = context.arena(worker);
-        float* target = head_state(layer, slots.block[item.target], 0, head);
-        replay_head(table, layer, logical_state(table, item.source, records),
-                    static_cast<std::int32_t>(head), arena, [&](std::int32_t v, const float* row) {
-                      std::copy_n(row, keys, target + std::int64_t{v} * keys);
-                    });
+        (void)replay_head(*context.level, table, layer, logical_state(table, item.source, records),
+                          static_cast<std::int32_t>(head), context.arena(worker),
+                          head_state(layer, slots.block[item.target], 0, head));
       });
     }
     slots.conv_valid[item.target] =
@@ -228,10 +224,13 @@ void store_slot(const Context& context, const CacheTable& table, std::int64_t sl
     const LayerShape& shape = layer.shape;
     parallel(context, shape.heads, [&](std::int64_t head, int worker) {
       Arena arena = context.arena(worker);
-      replay_head(table, layer, logical_state(table, slot, table.slots.committed[slot]),
-                  static_cast<std::int32_t>(head), arena, [&](std::int32_t v, const float* row) {
-                    copy_out_row(state, head, v, shape.key_dim, row);
-                  });
+      float* logical = arena.take(std::int64_t{shape.value_dim} * shape.key_dim);
+      (void)replay_head(*context.level, table, layer,
+                        logical_state(table, slot, table.slots.committed[slot]),
+                        static_cast<std::int32_t>(head), arena, logical);
+      for (std::int32_t v = 0; v < shape.value_dim; ++v) {
+        copy_out_row(state, head, v, shape.key_dim, logical + std::int64_t{v} * shape.key_dim);
+      }
     });
     if (!state.conv.present()) continue;
     const std::int64_t bytes =

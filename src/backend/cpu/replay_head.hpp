@@ -20,25 +20,19 @@ struct HeadSource {
   std::int32_t records = 0;
 };
 
-// Calls sink(v, row) with the K floats of each row v in turn; the buffer is the arena's.
-template <typename Sink>
-void replay_head(const CacheTable& table, const LayerTable& layer, const HeadSource& source,
-                 std::int32_t head, Arena& arena, Sink sink) {
+// Writes the head's state [V, K] to `target`; false when it is not finite.
+inline bool replay_head(const Level& level, const CacheTable& table, const LayerTable& layer,
+                        const HeadSource& source, std::int32_t head, Arena arena, float* target) {
   const LayerShape& shape = layer.shape;
   HeadTokens tokens = take_head_tokens(arena, shape, source.records, false);
-  load_records(table, layer, source.slot, source.order, source.records, head, 0, tokens);
-  float* row = arena.take(shape.key_dim);
-  const float* state =
-      source.zero ? nullptr : head_state(layer, source.block, source.snapshot, head);
-  for (std::int32_t v = 0; v < shape.value_dim; ++v) {
-    if (state == nullptr) {
-      std::fill_n(row, shape.key_dim, 0.0F);
-    } else {
-      std::copy_n(state + std::int64_t{v} * shape.key_dim, shape.key_dim, row);
-    }
-    for (std::int32_t j = 0; j < source.records; ++j) advance_row(shape, tokens, j, v, row);
-    sink(v, row);
-  }
+  load_record_keys(level, table, layer, source.slot, source.order, source.records,
+                   group_of(shape, head), tokens);
+  load_record_head(level, table, layer, source.slot, source.order, source.records, head, tokens);
+  AdvanceRun run = run_of(shape, tokens, source.records);
+  run.source = source.zero ? nullptr : head_state(layer, source.block, source.snapshot, head);
+  run.target = target;
+  run.rows = arena.take(shape.key_dim);
+  return level.advance(run);
 }
 
 }  // namespace replayssm::cpu

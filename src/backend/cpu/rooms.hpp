@@ -1,5 +1,6 @@
-// The operations of the CPU backend, one file each. Those in Kernels exist once a level (scalar,
-// later vector ones); the others only move bookkeeping and bytes and are shared.
+// The operations of the CPU backend, one file each. They keep the law and prepare operands;
+// arithmetic on them is the level's (level.hpp). They read descriptors, never cursors, and row
+// results do not depend on other rows or threads.
 #pragma once
 
 #include <cstddef>
@@ -11,25 +12,17 @@
 
 namespace replayssm::cpu {
 
-// Reads descriptors, never cursors; row results do not depend on other rows or on the threads.
-struct Kernels {
-  // Folds every row of the forward's folding list, all layers (state only; cursors: apply_fold).
-  void (*fold)(const Context&, CacheTable&) = nullptr;
-  // Step rows of one layer: outputs and, in replay, records.
-  void (*step)(const Context&, CacheTable&, const LayerInputs&) = nullptr;
-  // Prefill rows of one layer.
-  void (*prefill)(const Context&, CacheTable&, const LayerInputs&) = nullptr;
-  void (*conv)(const Context&, CacheTable&, const ConvInputs&) = nullptr;
-};
+// Folds every row of the forward's folding list, all layers (state only; cursors: apply_fold).
+void fold_rows(const Context& context, CacheTable& table);
+// Step rows of one layer: outputs and records.
+void step_replay(const Context& context, CacheTable& table, const LayerInputs& inputs);
+// Step rows of one layer: outputs and states.
+void step_conventional(const Context& context, CacheTable& table, const LayerInputs& inputs);
+// Prefill rows of one layer.
+void prefill_rows(const Context& context, CacheTable& table, const LayerInputs& inputs);
+void conv_rows(const Context& context, CacheTable& table, const ConvInputs& inputs);
 
-// --- scalar level
-void fold_scalar(const Context& context, CacheTable& table);
-void step_replay_scalar(const Context& context, CacheTable& table, const LayerInputs& inputs);
-void step_conventional_scalar(const Context& context, CacheTable& table, const LayerInputs& inputs);
-void prefill_scalar(const Context& context, CacheTable& table, const LayerInputs& inputs);
-void conv_scalar(const Context& context, CacheTable& table, const ConvInputs& inputs);
-
-// One (row, key head) of step_replay_scalar for value heads [head_begin, head_end); first_of_group:
+// One (row, key head) of step_replay for value heads [head_begin, head_end); first_of_group:
 // this item writes what the group's heads share.
 struct StepItem {
   std::int64_t row = 0;
@@ -38,10 +31,10 @@ struct StepItem {
   std::int32_t head_end = 0;
   bool first_of_group = false;
 };
-void step_mamba2_item(const CacheTable& table, const LayerInputs& inputs, const StepItem& item,
-                      Arena& arena);
-void step_delta_item(const CacheTable& table, const LayerInputs& inputs, const StepItem& item,
-                     Arena& arena);
+void step_mamba2_item(const Level& level, const CacheTable& table, const LayerInputs& inputs,
+                      const StepItem& item, Arena arena);
+void step_delta_item(const Level& level, const CacheTable& table, const LayerInputs& inputs,
+                     const StepItem& item, Arena arena);
 
 // Writes 0 to the outputs of padding rows.
 void zero_padding(const CacheTable& table, const TensorView& out);

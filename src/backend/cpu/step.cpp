@@ -31,7 +31,7 @@ void zero_padding(const CacheTable& table, const TensorView& out) {
   }
 }
 
-void step_replay_scalar(const Context& context, CacheTable& table, const LayerInputs& inputs) {
+void step_replay(const Context& context, CacheTable& table, const LayerInputs& inputs) {
   const LayerShape& shape = table.layers[inputs.layer].shape;
   zero_padding(table, inputs.out);
   const std::int32_t heads_per_group = shape.heads / shape.groups;
@@ -48,11 +48,10 @@ void step_replay_scalar(const Context& context, CacheTable& table, const LayerIn
     item.head_begin = item.group * heads_per_group + chunk * kHeadsPerItem;
     item.head_end = std::min(item.head_begin + kHeadsPerItem, (item.group + 1) * heads_per_group);
     item.first_of_group = chunk == 0;
-    Arena arena = context.arena(worker);
     if (shape.rule == Rule::kMamba2) {
-      step_mamba2_item(table, inputs, item, arena);
+      step_mamba2_item(*context.level, table, inputs, item, context.arena(worker));
     } else {
-      step_delta_item(table, inputs, item, arena);
+      step_delta_item(*context.level, table, inputs, item, context.arena(worker));
     }
   });
 }

@@ -1,6 +1,7 @@
 // The replay step of mamba2. With w_j the decay from record j to the token, newest first:
 //   o = sum_j (w_j dt_j (B_j . C)) x_j + w S0 C, then the skip and the gate.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "backend/cpu/access.hpp"
@@ -37,68 +38,59 @@ void write_records(const CacheTable& table, const LayerTable& layer, const Layer
 
 }  // namespace
 
-void step_mamba2_item(const CacheTable& table, const LayerInputs& inputs, const StepItem& item,
-                      Arena& arena) {
+void step_mamba2_item(const Level& level, const CacheTable& table, const LayerInputs& inputs,
+                      const StepItem& item, Arena arena) {
   const LayerTable& layer = table.layers[inputs.layer];
   const LayerShape& shape = layer.shape;
   const RowDescriptor& desc = table.forward.rows[item.row];
   const std::int32_t keys = shape.key_dim;
   const std::int32_t values = shape.value_dim;
   const std::int32_t n = desc.committed;
-  const std::int32_t total = n + desc.tokens;
+  const std::int32_t steps = desc.tokens;
+  const std::int32_t total = n + steps;
   const std::int32_t* parents = row_parents(table, item.row);
+  const std::uint16_t* order = row_order(table, item.row);
 
   HeadTokens tokens = take_head_tokens(arena, shape, total, true);
-  float* dots =
-      arena.take(std::int64_t{total} * desc.tokens);  // B_j . C_t, shared by the group's heads
-  float* output = arena.take(std::int64_t{desc.tokens} * values);
-  float* reach = arena.take(desc.tokens);  // decay from the checkpoint to each token
+  float* dots = arena.take(std::int64_t{total} * steps);  // B_j . C_t, shared by the group's heads
+  float* output = arena.take(std::int64_t{steps} * values);
+  float* read = arena.take(std::int64_t{steps} * values);  // S0 C_t
+  float* weights = arena.take(total);
+  float* gate = arena.take(values);
+  std::array<std::int32_t, kMaxWindow + 2 * kMaxStepTokens> path{};
+
+  load_record_keys(level, table, layer, desc.slot, order, n, item.group, tokens);
+  load_input_keys(level, layer, inputs, desc.token_offset, steps, item.group, n, tokens);
+  const float* queries = tokens.query + std::int64_t{n} * keys;
+  level.dot_rows(tokens.key, total, keys, queries, steps, dots);
 
   for (std::int32_t head = item.head_begin; head < item.head_end; ++head) {
-    load_records(table, layer, desc.slot, row_order(table, item.row), n, head, 0, tokens);
-    load_inputs(table, layer, inputs, desc.token_offset, desc.tokens, head, n, tokens);
-    if (head == item.head_begin) {
-      for (std::int32_t t = 0; t < desc.tokens; ++t) {
-        const float* query = tokens.query + std::int64_t{n + t} * keys;
-        for (std::int32_t j = 0; j < total; ++j) {
-          dots[t * total + j] = dot16(tokens.key + std::int64_t{j} * keys, query, keys);
-        }
-      }
-    }
-
-    std::fill_n(output, std::int64_t{desc.tokens} * values, 0.0F);
-    for (std::int32_t t = 0; t < desc.tokens; ++t) {
-      float weight = 1.0F;
-      std::int32_t j = n + t;
-      while (j >= 0) {
-        const float coefficient = weight * tokens.scale[j] * dots[t * total + j];
-        add_scaled(output + std::int64_t{t} * values, coefficient,
-                   tokens.value + std::int64_t{j} * values, values);
-        weight *= tokens.decay[j];
-        const std::int32_t parent = j >= n ? parent_of(parents, j - n) : -1;
-        j = parent >= 0 ? n + parent : std::min(j, n) - 1;
-      }
-      reach[t] = weight;
-    }
+    load_record_head(level, table, layer, desc.slot, order, n, head, tokens);
+    load_input_head(level, table, layer, inputs, desc.token_offset, steps, head, n, tokens);
     if (!desc.reads_zero()) {
-      const float* state = head_state(layer, desc.read_block(), 0, head);
-      for (std::int32_t v = 0; v < values; ++v) {
-        for (std::int32_t t = 0; t < desc.tokens; ++t) {
-          const float read = dot16(state + std::int64_t{v} * keys,
-                                   tokens.query + std::int64_t{n + t} * keys, keys);
-          float& out = output[std::int64_t{t} * values + v];
-          out = out + reach[t] * read;
-        }
-      }
+      level.dot_rows(head_state(layer, desc.read_block(), 0, head), values, keys, queries, steps,
+                     read);
     }
-    for (std::int32_t t = 0; t < desc.tokens; ++t) {
-      const std::int64_t token = desc.token_offset + t;
-      float* out = output + std::int64_t{t} * values;
-      const float* value = tokens.value + std::int64_t{n + t} * values;
-      for (std::int32_t v = 0; v < values; ++v) {
-        out[v] = finish_output(layer, inputs, token, head, v, value[v], out[v]);
+    for (std::int32_t t = 0; t < steps; ++t) {
+      // Decays by suffix: multiplied on from the newest record to the oldest along the token's own
+      // path.
+      float weight = 1.0F;
+      std::int32_t count = 0;
+      for (std::int32_t j = n + t; j >= 0; j = before(parents, n, j)) {
+        path[static_cast<std::size_t>(count)] = j;
+        weights[count++] = weight * tokens.scale[j] * dots[std::int64_t{t} * total + j];
+        weight *= tokens.decay[j];
       }
-      store(out, values, at(inputs.out, token, head), inputs.out.dtype);
+      float* out = output + std::int64_t{t} * values;
+      std::fill_n(out, values, 0.0F);
+      level.combine(tokens.value, values, path.data(), weights, count, out);
+      if (!desc.reads_zero()) {
+        const std::int32_t row = t;
+        level.combine(read, values, &row, &weight, 1, out);
+      }
+      finish_output(level, layer, inputs, desc.token_offset + t, head,
+                    tokens.value + std::int64_t{n + t} * values, gate, out);
+      level.store(out, values, at(inputs.out, desc.token_offset + t, head), inputs.out.dtype);
     }
   }
   write_records(table, layer, inputs, item);
