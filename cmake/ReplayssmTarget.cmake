@@ -1,21 +1,5 @@
 # What every target of this project is compiled with, in one place.
 
-# Adds a room (a folder with its own CMakeLists.txt) where it exists.
-function(replayssm_add_room dir)
-  if(EXISTS "${PROJECT_SOURCE_DIR}/${dir}/CMakeLists.txt")
-    add_subdirectory("${PROJECT_SOURCE_DIR}/${dir}" "${PROJECT_BINARY_DIR}/${dir}")
-  endif()
-endfunction()
-
-# TEMPORARY: a library whose rooms hold no file yet still configures.
-function(replayssm_placeholder target)
-  get_target_property(sources ${target} SOURCES)
-  if(NOT sources)
-    file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/placeholder_${target}.cpp" CONTENT "")
-    target_sources(${target} PRIVATE "${PROJECT_BINARY_DIR}/placeholder_${target}.cpp")
-  endif()
-endfunction()
-
 # Language level, floating-point rules and warnings of one of our own targets.
 # LENIENT leaves out the conversion warnings: tests compare types on purpose.
 function(replayssm_target_defaults target)

@@ -25,6 +25,6 @@ struct Plan {
                                   std::span<const Implementation> implementations);
 
 // Empty, or the reason why an implementation does not take the problem.
-[[nodiscard]] std::string why_not(const Problem& problem, const ImplementationInfo& implementation);
+[[nodiscard]] std::string why_not(const Problem& problem, const ImplementationInfo& info);
 
 }  // namespace replayssm

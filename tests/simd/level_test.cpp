@@ -1,0 +1,365 @@
+// The vector levels of the CPU backend against float64 and against themselves: conversions bit for
+// bit with the scalar level, elementary functions in units in the last place, the register and the
+// memory form of the recurrence bit for bit.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/level.hpp"
+
+namespace replayssm::cpu {
+namespace {
+
+std::vector<const Level*> levels() {
+  std::vector<const Level*> all = {&scalar_level()};
+  for (const Level* level : {avx2_level(), avx512_level()}) {
+    if (level != nullptr) all.push_back(level);
+  }
+  return all;
+}
+
+class LevelTest : public testing::TestWithParam<const Level*> {
+ protected:
+  const Level& level() const { return *GetParam(); }
+  std::vector<float> normals(std::int64_t n, float scale = 1.0F) {
+    std::normal_distribution<float> draw(0.0F, scale);
+    std::vector<float> values(static_cast<std::size_t>(n));
+    for (float& value : values) value = draw(random_);
+    return values;
+  }
+  std::mt19937 random_{20261130};
+};
+
+std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
+
+// Equal bits, any NaN equal to any other.
+bool same(float a, float b) { return bits(a) == bits(b) || (std::isnan(a) && std::isnan(b)); }
+
+TEST_P(LevelTest, EverySixteenBitPatternLoadsAsTheScalarLevelLoadsIt) {
+  std::vector<std::uint16_t> patterns(65536);
+  for (std::size_t i = 0; i < patterns.size(); ++i) patterns[i] = static_cast<std::uint16_t>(i);
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    std::vector<float> expected(65536);
+    std::vector<float> got(65536);
+    scalar_level().load(patterns.data(), dtype, 65536, expected.data());
+    level().load(patterns.data(), dtype, 65536, got.data());
+    for (std::size_t i = 0; i < patterns.size(); ++i)
+      ASSERT_TRUE(same(expected[i], got[i])) << dtype_name(dtype) << " " << i;
+  }
+}
+
+TEST_P(LevelTest, StoresRoundToNearestEvenAtEveryBoundary) {
+  // Every value that a 16-bit pattern widens to, its neighbours, and the midpoints to the next
+  // pattern.
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    std::vector<float> values;
+    for (std::uint32_t i = 0; i < 65536; ++i) {
+      const auto pattern = static_cast<std::uint16_t>(i);
+      const auto above = static_cast<std::uint16_t>(i + 1);
+      float x = 0.0F;
+      float y = 0.0F;
+      scalar_level().load(&pattern, dtype, 1, &x);
+      scalar_level().load(&above, dtype, 1, &y);
+      const float middle = x + (y - x) * 0.5F;
+      for (const float center : {x, middle}) {
+        values.insert(values.end(),
+                      {center, std::nextafter(center, 1e30F), std::nextafter(center, -1e30F)});
+      }
+    }
+    values.resize(values.size() / 8 * 8);
+    const auto n = static_cast<std::int32_t>(values.size());
+    std::vector<std::uint16_t> expected(values.size());
+    std::vector<std::uint16_t> got(values.size());
+    scalar_level().store(values.data(), n, expected.data(), dtype);
+    level().store(values.data(), n, got.data(), dtype);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (std::isnan(values[i])) {
+        float back = 0.0F;
+        scalar_level().load(&got[i], dtype, 1, &back);
+        ASSERT_TRUE(std::isnan(back)) << i;
+      } else {
+        ASSERT_EQ(expected[i], got[i]) << dtype_name(dtype) << " value " << values[i];
+      }
+    }
+  }
+}
+
+TEST_P(LevelTest, ShortRowsWriteNothingBeyondTheirEnd) {
+  for (const std::int32_t n : {1, 3, 8, 24, 33}) {
+    const std::vector<float> values = normals(n);
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      std::vector<unsigned char> bytes(static_cast<std::size_t>(n) * dtype_bytes(dtype) + 64, 0xA5);
+      level().store(values.data(), n, bytes.data(), dtype);
+      for (std::size_t i = static_cast<std::size_t>(n) * dtype_bytes(dtype); i < bytes.size();
+           ++i) {
+        ASSERT_EQ(bytes[i], 0xA5) << n << " " << dtype_name(dtype);
+      }
+      std::vector<float> back(static_cast<std::size_t>(n) + 16, -7.0F);
+      level().load(bytes.data(), dtype, n, back.data());
+      for (std::size_t i = static_cast<std::size_t>(n); i < back.size(); ++i)
+        ASSERT_EQ(back[i], -7.0F);
+    }
+  }
+}
+
+// Distance in units of the last place of the exact value.
+double ulps(float got, double exact) {
+  const double magnitude = std::max(std::abs(exact), 0x1p-126);
+  const double unit = std::ldexp(1.0, std::ilogb(magnitude) - 23);
+  return std::abs(static_cast<double>(got) - exact) / unit;
+}
+
+TEST_P(LevelTest, DecaysAreExactToAFewUnits) {
+  std::vector<float> gates;
+  for (float x = -120.0F; x <= 40.0F; x += 0.0137F) gates.push_back(x);
+  gates.resize(gates.size() / 8 * 8);
+  const auto n = static_cast<std::int32_t>(gates.size());
+  std::vector<float> got(gates.size());
+  GateRun run;
+  run.kind = GateKind::kLogDecay;
+  level().decay(run, gates.data(), n, got.data());
+  for (std::size_t i = 0; i < gates.size(); ++i) {
+    if (gates[i] > 0.0F) continue;  // log decays are at most 0
+    ASSERT_LE(ulps(got[i], std::exp(static_cast<double>(gates[i]))), 2.5) << "exp at " << gates[i];
+  }
+  // The exponent's rounding is amplified by |g| on its way through exp: allow that, computed.
+  run.kind = GateKind::kSoftplus;
+  run.scale = -0.75F;
+  level().decay(run, gates.data(), n, got.data());
+  for (std::size_t i = 0; i < gates.size(); ++i) {
+    const double g = -0.75 * std::log1p(std::exp(static_cast<double>(gates[i])));
+    ASSERT_LE(ulps(got[i], std::exp(g)), 4.0 + 8.0 * std::abs(g))
+        << "softplus gate at " << gates[i];
+  }
+  run.kind = GateKind::kBounded;
+  run.lower_bound = -5.0F;
+  run.scale = 1.25F;
+  level().decay(run, gates.data(), n, got.data());
+  for (std::size_t i = 0; i < gates.size(); ++i) {
+    const double g = -5.0 / (1.0 + std::exp(-1.25 * static_cast<double>(gates[i])));
+    ASSERT_LE(ulps(got[i], std::exp(g)), 4.0 + 8.0 * std::abs(g)) << "bounded gate at " << gates[i];
+  }
+}
+
+TEST_P(LevelTest, DecaysOfSpecialGates) {
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> gates = {-inf,   inf,   0.0F,   -0.0F, std::numeric_limits<float>::quiet_NaN(),
+                              -1e30F, 1e30F, -200.0F};
+  std::vector<float> got(8);
+  GateRun run;
+  run.kind = GateKind::kLogDecay;
+  level().decay(run, gates.data(), 8, got.data());
+  EXPECT_EQ(got[0], 0.0F);
+  EXPECT_EQ(got[2], 1.0F);
+  EXPECT_EQ(got[3], 1.0F);
+  EXPECT_TRUE(std::isnan(got[4]));
+  EXPECT_EQ(got[5], 0.0F);
+  EXPECT_EQ(got[7], 0.0F);
+  run.kind = GateKind::kSoftplus;
+  run.scale = -1.0F;
+  level().decay(run, gates.data(), 8, got.data());
+  EXPECT_EQ(got[0], 1.0F);  // softplus(-inf) = 0
+  EXPECT_EQ(got[1], 0.0F);
+  EXPECT_TRUE(std::isnan(got[4]));
+  run.kind = GateKind::kBounded;
+  run.lower_bound = -5.0F;
+  level().decay(run, gates.data(), 8, got.data());
+  EXPECT_TRUE(std::isnan(got[4]));
+}
+
+TEST_P(LevelTest, SiluIsExactToAFewUnits) {
+  std::vector<float> values;
+  for (float x = -80.0F; x <= 80.0F; x += 0.0107F) values.push_back(x);
+  std::vector<float> got = values;
+  level().silu(got.data(),
+               static_cast<std::int32_t>(got.size()));  // not a multiple of 8 on purpose
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double x = values[i];
+    ASSERT_LE(ulps(got[i], x / (1.0 + std::exp(-x))), 6.0) << x;
+  }
+}
+
+TEST_P(LevelTest, TiledProductsEqualSingleOnesBitForBit) {
+  for (const std::int32_t keys : {8, 24, 64, 80, 128, 256}) {
+    for (const std::int32_t rows : {1, 3, 4, 31}) {
+      for (const std::int32_t count : {1, 2, 5}) {
+        const auto matrix = normals(std::int64_t{rows} * keys);
+        const auto vectors = normals(std::int64_t{count} * keys);
+        std::vector<float> sums(static_cast<std::size_t>(rows * count), -1.0F);
+        level().dot_rows(matrix.data(), rows, keys, vectors.data(), count, sums.data());
+        for (std::int32_t i = 0; i < count; ++i) {
+          for (std::int32_t r = 0; r < rows; ++r) {
+            const float* a = matrix.data() + std::int64_t{r} * keys;
+            const float* b = vectors.data() + std::int64_t{i} * keys;
+            ASSERT_EQ(bits(sums[static_cast<std::size_t>(i * rows + r)]),
+                      bits(level().dot(a, b, keys)));
+            double exact = 0.0;
+            double norm = 0.0;
+            for (std::int32_t k = 0; k < keys; ++k) {
+              exact += static_cast<double>(a[k]) * b[k];
+              norm += std::abs(static_cast<double>(a[k]) * b[k]);
+            }
+            ASSERT_LE(std::abs(level().dot(a, b, keys) - exact), (keys + 2) * 0x1p-24 * norm);
+          }
+        }
+      }
+    }
+  }
+}
+
+struct Operands {
+  std::int32_t keys, values, tokens;
+  std::vector<float> key, decay, scale, value, query, source;
+};
+
+Operands random_run(Rule rule, std::int32_t keys, std::int32_t values, std::int32_t tokens,
+                    std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  std::uniform_real_distribution<float> uniform(0.3F, 1.0F);
+  const auto fill = [&](std::int64_t n, auto draw) {
+    std::vector<float> x(static_cast<std::size_t>(n));
+    for (float& y : x) y = draw();
+    return x;
+  };
+  const float norm = 1.0F / std::sqrt(static_cast<float>(keys));
+  Operands run{keys, values, tokens, {}, {}, {}, {}, {}, {}};
+  run.key = fill(std::int64_t{tokens} * keys, [&] { return norm * normal(random); });
+  run.query = fill(std::int64_t{tokens} * keys, [&] { return norm * normal(random); });
+  run.decay =
+      fill(std::int64_t{tokens} * (rule == Rule::kKda ? keys : 1), [&] { return uniform(random); });
+  run.scale = fill(tokens, [&] { return uniform(random); });
+  run.value = fill(std::int64_t{tokens} * values, [&] { return normal(random); });
+  run.source = fill(std::int64_t{values} * keys, [&] { return normal(random); });
+  return run;
+}
+
+// States after each token and outputs, in float64, straight from S <- S Diag(a) + u k^T.
+void exact(Rule rule, const Operands& run, std::vector<double>& state,
+           std::vector<double>& outputs) {
+  state.assign(run.source.begin(), run.source.end());
+  outputs.assign(static_cast<std::size_t>(run.tokens * run.values), 0.0);
+  for (std::int32_t j = 0; j < run.tokens; ++j) {
+    for (std::int32_t v = 0; v < run.values; ++v) {
+      double* row = state.data() + std::int64_t{v} * run.keys;
+      const float* key = run.key.data() + std::int64_t{j} * run.keys;
+      double predicted = 0.0;
+      for (std::int32_t k = 0; k < run.keys; ++k) {
+        row[k] *= rule == Rule::kKda ? run.decay[static_cast<std::size_t>(j * run.keys + k)]
+                                     : run.decay[static_cast<std::size_t>(j)];
+        predicted += row[k] * key[k];
+      }
+      const double value = run.value[static_cast<std::size_t>(j * run.values + v)];
+      const double scale = run.scale[static_cast<std::size_t>(j)];
+      const double update = rule == Rule::kMamba2 ? scale * value : scale * (value - predicted);
+      for (std::int32_t k = 0; k < run.keys; ++k) {
+        row[k] += update * key[k];
+        outputs[static_cast<std::size_t>(j * run.values + v)] +=
+            row[k] * run.query[static_cast<std::size_t>(j * run.keys + k)];
+      }
+    }
+  }
+}
+
+AdvanceRun arguments(Rule rule, const Operands& run) {
+  AdvanceRun arguments;
+  arguments.rule = rule;
+  arguments.keys = run.keys;
+  arguments.values = run.values;
+  arguments.tokens = run.tokens;
+  arguments.key = run.key.data();
+  arguments.decay = run.decay.data();
+  arguments.scale = run.scale.data();
+  arguments.value = run.value.data();
+  arguments.query = run.query.data();
+  arguments.source = run.source.data();
+  return arguments;
+}
+
+TEST_P(LevelTest, RecurrenceInRegistersAndInMemoryAgreeAndAreRight) {
+  for (const Rule rule : {Rule::kMamba2, Rule::kGdn, Rule::kKda}) {
+    for (const std::int32_t keys : {8, 32, 64, 80, 128, 256}) {
+      for (const std::int32_t values : {8, 24}) {
+        const Operands run = random_run(rule, keys, values, 5, random_);
+        const std::size_t size = static_cast<std::size_t>(keys * values);
+        std::vector<float> outputs(static_cast<std::size_t>(5 * values));
+        std::vector<float> target(size);
+        std::vector<float> rows(static_cast<std::size_t>(6 * keys));
+        AdvanceRun chain = arguments(rule, run);
+        chain.outputs = outputs.data();
+        chain.target = target.data();
+        chain.rows = rows.data();
+        ASSERT_TRUE(level().advance(chain));
+
+        // The same tokens as a tree that happens to be a chain take the other path.
+        const std::vector<std::int32_t> parents = {-1, 0, 1, 2, 3};
+        std::vector<float> tree_outputs(outputs.size());
+        std::vector<float> after(5 * size);
+        std::vector<float*> targets;
+        for (std::size_t j = 0; j < 5; ++j) targets.push_back(after.data() + j * size);
+        AdvanceRun tree = arguments(rule, run);
+        tree.outputs = tree_outputs.data();
+        tree.after = targets.data();
+        tree.parents = parents.data();
+        tree.rows = rows.data();
+        ASSERT_TRUE(level().advance(tree));
+        for (std::size_t i = 0; i < size; ++i)
+          ASSERT_EQ(bits(target[i]), bits(after[4 * size + i]));
+        for (std::size_t i = 0; i < outputs.size(); ++i)
+          ASSERT_EQ(bits(outputs[i]), bits(tree_outputs[i]));
+
+        std::vector<double> exact_state;
+        std::vector<double> exact_outputs;
+        exact(rule, run, exact_state, exact_outputs);
+        // Five tokens of at most keys + 4 roundings each, on values whose size the norms bound.
+        double norm = 0.0;
+        for (const double x : exact_state) norm = std::max(norm, std::abs(x));
+        const double bound = 5.0 * (keys + 4) * 0x1p-24 * (norm + 6.0) * 4.0;
+        for (std::size_t i = 0; i < size; ++i)
+          ASSERT_NEAR(target[i], exact_state[i], bound) << keys;
+        for (std::size_t i = 0; i < outputs.size(); ++i)
+          ASSERT_NEAR(outputs[i], exact_outputs[i], bound * 8.0);
+        // The broken twin: one decay forgotten is far outside.
+        Operands broken = run;
+        broken.decay[0] = 1.0F;
+        if (rule == Rule::kKda) std::fill_n(broken.decay.begin(), keys, 1.0F);
+        exact(rule, broken, exact_state, exact_outputs);
+        double worst = 0.0;
+        for (std::size_t i = 0; i < size; ++i)
+          worst = std::max(worst, std::abs(target[i] - exact_state[i]));
+        ASSERT_GT(worst, bound);
+      }
+    }
+  }
+}
+
+TEST_P(LevelTest, StatesThatAreNotFiniteAreReported) {
+  for (const Rule rule : {Rule::kMamba2, Rule::kGdn, Rule::kKda}) {
+    for (const std::int32_t keys : {24, 64, 128}) {
+      for (const float bad :
+           {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+        Operands run = random_run(rule, keys, 8, 2, random_);
+        run.source[static_cast<std::size_t>(keys * 8 - 1)] = bad;
+        std::vector<float> outputs(16);
+        std::vector<float> target(static_cast<std::size_t>(keys * 8));
+        std::vector<float> rows(static_cast<std::size_t>(3 * keys));
+        AdvanceRun chain = arguments(rule, run);
+        chain.outputs = outputs.data();
+        chain.target = target.data();
+        chain.rows = rows.data();
+        ASSERT_FALSE(level().advance(chain)) << keys;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LevelTest, testing::ValuesIn(levels()),
+                         [](const auto& test) { return std::string(test.param->name); });
+
+}  // namespace
+}  // namespace replayssm::cpu
