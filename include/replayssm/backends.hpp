@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "replayssm/cache.hpp"
+#include "replayssm/export.h"
 
 namespace replayssm {
 
@@ -23,9 +24,9 @@ struct ImplementationInfo {
 };
 
 // All implementations of this build, best first.
-[[nodiscard]] std::vector<ImplementationInfo> implementations();
+[[nodiscard]] REPLAYSSM_API std::vector<ImplementationInfo> implementations();
 
 // The library's version, for example "0.1.0".
-[[nodiscard]] std::string_view version();
+[[nodiscard]] REPLAYSSM_API std::string_view version();
 
 }  // namespace replayssm

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "replayssm/dtype.hpp"
+#include "replayssm/export.h"
 #include "replayssm/layer.hpp"
 #include "replayssm/parallel.hpp"
 #include "replayssm/status.hpp"
@@ -113,16 +114,23 @@ struct CacheConfig {
   // checkpoint.
   bool materialize_history = false;
 
+  std::string device;  // "cpu" or "cuda": where weights, tensors and the arrays of every call lie;
+                       // empty: the named implementation's, else "cpu"
   std::string implementation;  // a name of implementations(), or empty: the best that fits
-  ParallelFor parallel;        // the caller's threads; run == null: a pool of the library's own
-  int threads = 0;             // size of that pool; 0: the machine's
+  // On a device: wait for it in every call that the contents of its arrays could make illegal, so
+  // that the call itself reports what is wrong. For finding mistakes; such calls cannot be captured
+  // in a graph. Without it they mark the slot's error word (SlotError) and leave the rest alone.
+  bool checked = false;
+  ParallelFor parallel;  // the caller's threads; run == null: a pool of the library's own
+  int threads = 0;       // size of that pool; 0: the machine's
   std::vector<TensorMemory>
       memory;  // empty: allocated by the library; else one entry a spec of cache_tensors()
 };
 
 // The tensors a cache of this configuration consists of, in a fixed order. Errors: as
 // Cache::create.
-[[nodiscard]] Result<std::vector<TensorSpec>> cache_tensors(const CacheConfig& config);
+[[nodiscard]] REPLAYSSM_API Result<std::vector<TensorSpec>> cache_tensors(
+    const CacheConfig& config);
 
 // Bytes of a cache, counted in full. Everything but `scratch` scales with slots or blocks.
 struct CacheBytes {
@@ -135,13 +143,14 @@ struct CacheBytes {
 };
 
 // What cache_tensors() adds up to (scratch as the chosen implementation reports it).
-[[nodiscard]] Result<CacheBytes> cache_bytes(const CacheConfig& config);
+[[nodiscard]] REPLAYSSM_API Result<CacheBytes> cache_bytes(const CacheConfig& config);
 
 // Bytes of state, ring and control one decoded token moves in one slot, all layers, averaged over a
 // window (folds included, inputs and outputs excluded), when every step carries `step_tokens`
 // tokens of which `accepted_tokens` are accepted on average.
-[[nodiscard]] Result<double> state_bytes_per_token(const CacheConfig& config, double step_tokens,
-                                                   double accepted_tokens);
+[[nodiscard]] REPLAYSSM_API Result<double> state_bytes_per_token(const CacheConfig& config,
+                                                                 double step_tokens,
+                                                                 double accepted_tokens);
 
 // The rows of one forward. A row whose slot is padding_slot reads and writes nothing; its outputs
 // are zero.
@@ -229,7 +238,7 @@ struct SlotInfo {
 
 // A pool of slots that share one configuration. One forward may be open at a time; calls are not
 // thread-safe. When a call fails, nothing has been written (kDeviceError and kInternal excepted).
-class Cache {
+class REPLAYSSM_API Cache {
  public:
   // Errors: kInvalidArgument (a limit of the configuration), kUnsupported (no implementation; the
   // message lists what is), kResourceExhausted (memory).

@@ -20,13 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(REPLAYSSM_STATIC)
-#define REPLAYSSM_API
-#elif defined(_WIN32)
-#define REPLAYSSM_API __declspec(dllexport)
-#else
-#define REPLAYSSM_API __attribute__((visibility("default")))
-#endif
+#include "replayssm/export.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,0 +1,11 @@
+/* REPLAYSSM_API marks what a shared library offers; everything else in it is hidden. */
+#ifndef REPLAYSSM_EXPORT_H
+#define REPLAYSSM_EXPORT_H
+
+#if defined(_WIN32)
+#define REPLAYSSM_API __declspec(dllexport)
+#else
+#define REPLAYSSM_API __attribute__((visibility("default")))
+#endif
+
+#endif /* REPLAYSSM_EXPORT_H */
