@@ -14,7 +14,10 @@ Status Cache::Impl::begin(const Rows& rows) {
   }
   if (rows.count > 0 && rows.slots == nullptr)
     return invalid_argument("begin: slots: required, given none");
-  if (stage_ != Stage::kClosed) REPLAYSSM_RETURN_IF_ERROR(abort(rows.stream));
+  if (stage_ != Stage::kClosed) {
+    REPLAYSSM_RETURN_IF_ERROR(backend_->check_begin(table_, rows));
+    REPLAYSSM_RETURN_IF_ERROR(abort(rows.stream));
+  }
   REPLAYSSM_RETURN_IF_ERROR(backend_->begin(table_, rows));
   stage_ = Stage::kBegun;
   touched_ = false;
@@ -61,6 +64,7 @@ Status Cache::Impl::conv(const ConvInputs& inputs) {
   rule.name = "conv: in";
   REPLAYSSM_RETURN_IF_ERROR(check_view(inputs.in, rule));
   rule.name = "conv: out";
+  rule.output = true;
   REPLAYSSM_RETURN_IF_ERROR(check_view(inputs.out, rule));
   if (inputs.in.present() && inputs.in.data == inputs.out.data) {
     return invalid_argument("conv: out must not overlap in");
@@ -99,7 +103,9 @@ Status check_inputs(const LayerInputs& inputs, const LayerShape& shape, DType ac
     if (inputs.z.present())
       return invalid_argument("z: only mamba2 takes z, given one for ", rule_name(shape.rule));
   }
+  rule.output = true;
   REPLAYSSM_RETURN_IF_ERROR(check(inputs.out, "out", shape.heads, shape.value_dim));
+  rule.output = false;
   rule.or_f32 = false;
   rule.optional = true;
   return check(inputs.z, "z", shape.heads, shape.value_dim);

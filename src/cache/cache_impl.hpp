@@ -68,7 +68,8 @@ class Cache::Impl {
   [[nodiscard]] Status check_layer_call(std::int32_t layer, const char* call) const;
   [[nodiscard]] Status check_whole(std::int64_t slot, const char* call);
   [[nodiscard]] Status check_fresh(std::int64_t slot, const char* call);
-  [[nodiscard]] Status check_states(std::span<const LayerState> layers, const char* call) const;
+  [[nodiscard]] Status check_states(std::span<const LayerState> layers, const char* call,
+                                    bool output) const;
   [[nodiscard]] Status check_all_layers_ran() const;
   [[nodiscard]] Result<std::int64_t> free_slot() const;
   [[nodiscard]] Result<std::vector<std::byte>> folded_elsewhere(

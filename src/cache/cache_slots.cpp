@@ -1,6 +1,7 @@
 // Slots: handing out, forking, moving in and out.
 #include <algorithm>
 
+#include "backend/registry/registry.hpp"
 #include "cache/cache_impl.hpp"
 #include "cache/format.hpp"
 #include "core/checks.hpp"
@@ -26,6 +27,7 @@ Status Cache::Impl::check_closed(const char* call) const {
 }
 
 Status Cache::Impl::check_whole(std::int64_t slot, const char* call) {
+  if (!backend_->cursors_on_host()) return {};
   SlotInfo facts;
   REPLAYSSM_RETURN_IF_ERROR(backend_->info(table_, slot, facts));
   if ((facts.error & kSlotTorn) == 0) return {};
@@ -34,6 +36,7 @@ Status Cache::Impl::check_whole(std::int64_t slot, const char* call) {
 }
 
 Status Cache::Impl::check_fresh(std::int64_t slot, const char* call) {
+  if (!backend_->cursors_on_host()) return {};
   SlotInfo facts;
   REPLAYSSM_RETURN_IF_ERROR(backend_->info(table_, slot, facts));
   if (facts.position == 0 && facts.committed == 0 && facts.zero && facts.block_references == 1)
@@ -97,7 +100,8 @@ Status Cache::Impl::materialize(std::span<const MaterializeItem> items, void* st
   return backend_->materialize(table_, items, stream);
 }
 
-Status Cache::Impl::check_states(std::span<const LayerState> layers, const char* call) const {
+Status Cache::Impl::check_states(std::span<const LayerState> layers, const char* call,
+                                 bool output) const {
   if (layers.size() != layers_.size()) {
     return invalid_argument(call, ": required one LayerState a layer, ", layers_.size(), ", given ",
                             layers.size());
@@ -111,6 +115,7 @@ Status Cache::Impl::check_states(std::span<const LayerState> layers, const char*
     rule.d1 = layers[i].key_major ? shape.key_dim : shape.value_dim;
     rule.d2 = layers[i].key_major ? shape.value_dim : shape.key_dim;
     rule.any_activation = true;
+    rule.output = output;
     REPLAYSSM_RETURN_IF_ERROR(check_view(layers[i].state, rule));
     if (!layers[i].conv.present()) continue;
     if (shape.conv_channels == 0) {
@@ -123,6 +128,7 @@ Status Cache::Impl::check_states(std::span<const LayerState> layers, const char*
     conv_rule.tokens = shape.conv_width - 1;
     conv_rule.d1 = shape.conv_channels;
     conv_rule.dtype = config_.activations;
+    conv_rule.output = output;
     REPLAYSSM_RETURN_IF_ERROR(check_view(layers[i].conv, conv_rule));
   }
   return {};
@@ -136,7 +142,7 @@ Status Cache::Impl::load_state(std::int64_t slot, std::int64_t position,
     return invalid_argument("load_state: position must be 0 to ", kMaxPosition, ", given ",
                             position);
   }
-  REPLAYSSM_RETURN_IF_ERROR(check_states(layers, "load_state"));
+  REPLAYSSM_RETURN_IF_ERROR(check_states(layers, "load_state", false));
   REPLAYSSM_RETURN_IF_ERROR(check_fresh(slot, "load_state"));
   return backend_->load_state(table_, slot, position, layers, stream);
 }
@@ -145,7 +151,7 @@ Status Cache::Impl::store_state(std::int64_t slot, std::span<const LayerState> l
                                 void* stream) {
   REPLAYSSM_RETURN_IF_ERROR(check_closed("store_state"));
   REPLAYSSM_RETURN_IF_ERROR(check_held(slot, "store_state"));
-  REPLAYSSM_RETURN_IF_ERROR(check_states(layers, "store_state"));
+  REPLAYSSM_RETURN_IF_ERROR(check_states(layers, "store_state", true));
   REPLAYSSM_RETURN_IF_ERROR(check_whole(slot, "store_state"));
   return backend_->store_state(table_, slot, layers, stream);
 }
@@ -157,7 +163,8 @@ Result<std::vector<std::byte>> Cache::Impl::export_slot(std::int64_t slot) {
   ExportHeader header;
   REPLAYSSM_RETURN_IF_ERROR(backend_->info(table_, slot, header.info));
   REPLAYSSM_RETURN_IF_ERROR(backend_->conv_valid(table_, slot, header.conv_valid));
-  header.window = config_.window;
+  // Conventional decoding has no window and no records that another one could be too small for.
+  header.window = config_.decode == DecodeMode::kReplay ? config_.window : 1;
   const std::int64_t head = export_header_bytes(config_);
   std::vector<std::byte> bytes(
       static_cast<std::size_t>(head + export_payload_bytes(config_, header)));
@@ -173,6 +180,7 @@ Result<std::vector<std::byte>> Cache::Impl::folded_elsewhere(
     std::span<const std::byte> bytes) const {
   CacheConfig wide = config_;
   wide.decode = DecodeMode::kReplay;
+  wide.device = registry()[implementation_].info.device;  // where the weights are
   wide.implementation.clear();
   wide.memory.clear();
   wide.slots = wide.blocks = wide.max_rows = 1;

@@ -29,6 +29,10 @@ class Backend {
   // How work is spread, one line.
   [[nodiscard]] virtual std::string explain() const = 0;
 
+  // Whether the cursors can be read without waiting for a device. Where not, the host side leaves
+  // checks of a slot's state to the backend, which makes them in stream order.
+  [[nodiscard]] virtual bool cursors_on_host() const { return true; }
+
   // Puts the slot table into its first state: all slots free, all blocks free.
   [[nodiscard]] virtual Status initialize(CacheTable& table) = 0;
 
@@ -59,6 +63,11 @@ class Backend {
   // Folds every record of a slot into its checkpoint (an import under a smaller window).
   [[nodiscard]] virtual Status fold_all(CacheTable& table, std::int64_t slot) = 0;
 
+  // Whether begin() would take the rows, asked while a forward is open, so that a refused begin
+  // leaves that forward as it is. A backend that cannot tell without waiting for its device agrees.
+  [[nodiscard]] virtual Status check_begin(CacheTable& /*table*/, const Rows& /*rows*/) {
+    return {};
+  }
   [[nodiscard]] virtual Status begin(CacheTable& table, const Rows& rows) = 0;
   [[nodiscard]] virtual Status fold(CacheTable& table, void* stream) = 0;
   [[nodiscard]] virtual Status conv(CacheTable& table, const ConvInputs& inputs) = 0;

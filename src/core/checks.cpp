@@ -2,8 +2,11 @@
 #include "core/checks.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "core/text.hpp"
 
@@ -154,6 +157,31 @@ Status check_config(const CacheConfig& config) {
   return {};
 }
 
+namespace {
+
+// Elements of an output lie apart: going from the innermost axis outwards, each stride steps over
+// everything within.
+Status check_apart(const TensorView& view, std::string_view name) {
+  const auto last = static_cast<std::size_t>(view.rank - 1);
+  auto within = static_cast<double>(view.shape[last]);  // strides may be absurd: no overflow here
+  std::array<std::size_t, 2> axes = {0, 1};
+  if (view.rank == 3 && view.stride[0] < view.stride[1]) std::swap(axes[0], axes[1]);
+  for (std::size_t i = last; i-- > 0;) {
+    const std::size_t axis = axes[i];
+    if (view.shape[axis] <= 1) continue;
+    const auto stride = static_cast<double>(view.stride[axis]);
+    if (stride < within) {
+      return invalid_argument(
+          name, ": elements of an output must not overlap: required a stride of ", "at least ",
+          within, ", given ", view.stride[axis], " on axis ", axis);
+    }
+    within += static_cast<double>(view.shape[axis] - 1) * stride;
+  }
+  return {};
+}
+
+}  // namespace
+
 Status check_view(const TensorView& view, const ViewRule& rule) {
   if (!view.present()) {
     if (rule.optional || rule.tokens == 0) return {};
@@ -189,7 +217,11 @@ Status check_view(const TensorView& view, const ViewRule& rule) {
                             rule.or_f32 || rule.any_activation ? " or f32" : "", ", given ",
                             dtype_name(view.dtype));
   }
-  return {};
+  if (reinterpret_cast<std::uintptr_t>(view.data) % dtype_bytes(view.dtype) != 0) {
+    return invalid_argument(rule.name, ": data must be aligned to the ", dtype_bytes(view.dtype),
+                            " bytes of ", dtype_name(view.dtype));
+  }
+  return rule.output ? check_apart(view, rule.name) : Status{};
 }
 
 std::int32_t ring_length(const CacheConfig& config) {

@@ -17,7 +17,8 @@ namespace replayssm {
 [[nodiscard]] Status check_config(const CacheConfig& config);
 
 // A view [axis 0 >= tokens, d1, d2] (rank 2: d2 = 0) in activation dtype (or f32 where `or_f32`),
-// last axis gap-free, strides not negative. An absent view fails unless `optional`.
+// last axis gap-free, strides not negative, data aligned to the dtype. An absent view fails unless
+// `optional`.
 struct ViewRule {
   std::string_view name;
   std::int64_t tokens = 0;
@@ -27,6 +28,7 @@ struct ViewRule {
   bool or_f32 = false;
   bool any_activation = false;  // any activation dtype will do
   bool optional = false;
+  bool output = false;  // written from several threads: its elements must not overlap
 };
 [[nodiscard]] Status check_view(const TensorView& view, const ViewRule& rule);
 

@@ -57,8 +57,10 @@ struct RowDescriptor {
   std::uint8_t folded = 0;  // the fold has run and the slot's cursors say so
 
   // The block a step reads, and whether it counts as 0.
-  [[nodiscard]] std::int64_t read_block() const { return fold > 0 ? target_block : source_block; }
-  [[nodiscard]] bool reads_zero() const { return zero != 0 && fold == 0; }
+  [[nodiscard]] constexpr std::int64_t read_block() const {
+    return fold > 0 ? target_block : source_block;
+  }
+  [[nodiscard]] constexpr bool reads_zero() const { return zero != 0 && fold == 0; }
 };
 
 // The open forward.

@@ -29,4 +29,23 @@ inline constexpr CpuLevel kAvx2 = {"cpu-avx2", "cpu-avx2-conventional", "AVX2, F
 inline constexpr CpuLevel kAvx512 = {"cpu-avx512", "cpu-avx512-conventional",
                                      "AVX-512 F, BW, DQ and VL", 30};
 
+// One implementation and what it takes.
+struct Case {
+  std::string_view implementation;
+  DecodeMode decode;
+  std::span<const Rule> rules;
+  std::span<const StateFormat> formats;
+  std::span<const DType> activations;
+};
+
+// CUDA. Layers that the fast kernels do not take run by the readable ones (see explain()).
+inline constexpr Case kCuda = {"cuda", DecodeMode::kReplay, kAllRules, kF32Only, kAllActivations};
+inline constexpr Case kCudaConventional = {"cuda-conventional", DecodeMode::kConventional,
+                                           kAllRules, kF32Only, kAllActivations};
+inline constexpr Case kCudaReference = {"cuda-reference", DecodeMode::kReplay, kAllRules, kF32Only,
+                                        kAllActivations};
+inline constexpr Case kCudaReferenceConventional = {"cuda-reference-conventional",
+                                                    DecodeMode::kConventional, kAllRules, kF32Only,
+                                                    kAllActivations};
+
 }  // namespace replayssm::instances

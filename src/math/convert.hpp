@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "math/host_device.hpp"
+
 namespace replayssm {
 
 // Distinct types, so that a kernel's template argument names the storage.
@@ -15,13 +17,13 @@ struct Float16 {
   std::uint16_t bits;
 };
 
-[[nodiscard]] inline float to_float(float value) { return value; }
+[[nodiscard]] REPLAYSSM_HOST_DEVICE inline float to_float(float value) { return value; }
 
-[[nodiscard]] inline float to_float(BFloat16 value) {
+[[nodiscard]] REPLAYSSM_HOST_DEVICE inline float to_float(BFloat16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16U);
 }
 
-[[nodiscard]] inline float to_float(Float16 value) {
+[[nodiscard]] REPLAYSSM_HOST_DEVICE inline float to_float(Float16 value) {
   const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000U) << 16U;
   const std::uint32_t exponent = (value.bits >> 10U) & 0x1FU;
   const std::uint32_t mantissa = value.bits & 0x3FFU;
@@ -34,15 +36,15 @@ struct Float16 {
 }
 
 template <typename T>
-[[nodiscard]] T from_float(float value);
+[[nodiscard]] REPLAYSSM_HOST_DEVICE T from_float(float value);
 
 template <>
-[[nodiscard]] inline float from_float<float>(float value) {
+[[nodiscard]] REPLAYSSM_HOST_DEVICE inline float from_float<float>(float value) {
   return value;
 }
 
 template <>
-[[nodiscard]] inline BFloat16 from_float<BFloat16>(float value) {
+[[nodiscard]] REPLAYSSM_HOST_DEVICE inline BFloat16 from_float<BFloat16>(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U)
     return {static_cast<std::uint16_t>((bits >> 16U) | 0x40U)};  // quiet NaN
@@ -51,7 +53,7 @@ template <>
 }
 
 template <>
-[[nodiscard]] inline Float16 from_float<Float16>(float value) {
+[[nodiscard]] REPLAYSSM_HOST_DEVICE inline Float16 from_float<Float16>(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16U) & 0x8000U);
   const std::uint32_t magnitude = bits & 0x7FFFFFFFU;

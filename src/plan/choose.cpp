@@ -24,6 +24,10 @@ bool holds(const std::vector<T>& values, T value) {
 
 std::string why_not(const Problem& problem, const ImplementationInfo& info) {
   const CacheConfig& config = *problem.config;
+    if (!config.device.empty() && info.device != config.device)
+    return concat("runs on device ", info.device);
+  if (config.device.empty() && config.implementation.empty() && info.device != "cpu")
+    return concat("runs on device ", info.device, ", which was not asked for");
   if (!info.available) return concat("not available here: ", info.unavailable_because);
   if (info.decode != config.decode) return concat("decodes ", decode_mode_name(info.decode));
   if (!holds(info.formats, config.format)) {

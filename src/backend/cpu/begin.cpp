@@ -76,6 +76,15 @@ bool writes_state(const CacheTable& table, const RowDescriptor& desc) {
          (desc.kind == RowKind::kPrefill || table.decode == DecodeMode::kConventional);
 }
 
+// Sets or takes back the marks that rows of the open forward leave on their slots.
+void mark_rows(CacheTable& table, bool marked) {
+  for (std::int64_t row = 0; row < table.forward.count; ++row) {
+    const RowDescriptor& desc = table.forward.rows[row];
+    if (desc.kind != RowKind::kPadding) table.slots.row[desc.slot] = marked ? row : -1;
+  }
+}
+
+// Passing, it leaves each row's mark on its slot.
 Status check_rows(CacheTable& table, const Rows& rows) {
   std::int64_t next = 0;
   std::int64_t parents_seen = 0;
@@ -123,6 +132,16 @@ Status check_rows(CacheTable& table, const Rows& rows) {
 }
 
 }  // namespace
+
+Status check_begin(CacheTable& table, const Rows& rows) {
+  mark_rows(table, false);
+  Status status = check_rows(table, rows);
+  for (std::int64_t row = 0; status.ok() && row < rows.count; ++row) {
+    if (rows.slots[row] != rows.padding_slot) table.slots.row[rows.slots[row]] = -1;
+  }
+  mark_rows(table, true);
+  return status;
+}
 
 Status begin_rows(CacheTable& table, const Rows& rows) {
   REPLAYSSM_RETURN_IF_ERROR(check_rows(table, rows));
@@ -248,15 +267,17 @@ Status check_accept(const CacheTable& table, const Accepted& accepted, std::int6
         " tokens; at least one must be accepted (decode by replay to accept none)");
   }
   const std::int32_t* parents = row_parents(table, row);
-  if (parents == nullptr) {
-    return {};
-  }
+  if (parents == nullptr && accepted.nodes == nullptr) return {};
   std::int32_t previous = -1;
   const std::int64_t stride =
       accepted.node_stride != 0 ? accepted.node_stride : table.max_step_tokens;
+  if (accepted.nodes != nullptr && count > stride) {
+    return invalid_argument("row ", row, ": required node_stride of at least the ", count,
+                            " accepted nodes, given ", stride);
+  }
   for (std::int32_t i = 0; i < count; ++i) {
     const std::int32_t node = accepted.nodes != nullptr ? accepted.nodes[row * stride + i] : i;
-    if (node <= previous || node >= desc.tokens || parents[node] != previous) {
+    if (node <= previous || node >= desc.tokens || parent_of(parents, node) != previous) {
       return invalid_argument("row ", row, ": accepted nodes must form one path from a root: node ",
                               i, " is ", node, ", required a child of ", previous, " below ",
                               desc.tokens,

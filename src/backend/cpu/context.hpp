@@ -34,8 +34,7 @@ void parallel(const Context& context, std::int64_t count, Body body) {
 }
 
 // Floats of scratch a worker needs for any operation on a cache with this ring and T_max.
-[[nodiscard]] std::int64_t scratch_floats(std::int32_t ring, std::int32_t max_step_tokens,
-                                          std::int32_t window);
+[[nodiscard]] std::int64_t scratch_floats(std::int32_t ring, std::int32_t max_step_tokens);
 
 // Tokens that prefill takes at once, so that their f32 copies stay in the nearer caches.
 inline constexpr std::int32_t kPrefillTokens = 32;

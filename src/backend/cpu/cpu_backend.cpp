@@ -36,8 +36,8 @@ class CpuBackend final : public Backend {
       pool_ = std::make_unique<ThreadPool>(std::max(threads, 1));
       context_.threads = pool_->parallel_for();
     }
-    context_.scratch_floats = align_up(
-        scratch_floats(options.ring, config.max_step_tokens, config.window), kTensorAlignment);
+    context_.scratch_floats =
+        align_up(scratch_floats(options.ring, config.max_step_tokens), kTensorAlignment);
     const auto floats =
         static_cast<std::size_t>(context_.scratch_floats * context_.threads.workers);
     scratch_.reset(new (std::align_val_t{kTensorAlignment}, std::nothrow) float[floats]);
@@ -132,6 +132,9 @@ class CpuBackend final : public Backend {
     return {};
   }
 
+  Status check_begin(CacheTable& table, const Rows& rows) override {
+    return cpu::check_begin(table, rows);
+  }
   Status begin(CacheTable& table, const Rows& rows) override { return begin_rows(table, rows); }
   Status fold(CacheTable& table, void* /*stream*/) override {
     fold_rows(context_, table);

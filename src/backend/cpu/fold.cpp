@@ -9,9 +9,9 @@
 
 namespace replayssm::cpu {
 
-std::int64_t scratch_floats(std::int32_t ring, std::int32_t max_step_tokens, std::int32_t window) {
-  const std::int64_t tokens = std::max<std::int64_t>(
-      ring + max_step_tokens, std::max<std::int64_t>(window, kPrefillTokens));
+std::int64_t scratch_floats(std::int32_t ring, std::int32_t max_step_tokens) {
+  // A fold takes fewer records than the ring holds.
+  const std::int64_t tokens = std::max<std::int64_t>(ring + max_step_tokens, kPrefillTokens);
   // Tokens of a head, two products a token and value, coefficients for each pair, one state and T
   // rows.
   return 2 * head_tokens_floats(tokens) + 8 * std::int64_t{kMaxHeadDim} * kMaxStepTokens +

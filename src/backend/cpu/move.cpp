@@ -101,8 +101,10 @@ Status check_materialize(const CacheTable& table, std::span<const MaterializeIte
                  "), given ", item.position);
   }
   std::int32_t width = 1;
-  for (std::int32_t i = 0; i < table.layer_count; ++i)
-    width = std::max(width, table.layers[i].shape.conv_width);
+  for (std::int32_t i = 0; i < table.layer_count; ++i) {
+    const LayerShape& shape = table.layers[i].shape;
+    if (shape.conv_channels > 0) width = std::max(width, shape.conv_width);
+  }
   const std::int64_t back = slots.position[item.source] - item.position;
   if (back > 0 && table.conv_ring > 0 && table.conv_history < width - 1 + back) {
     return failed_precondition(

@@ -53,6 +53,7 @@ void prefill_head(const Context& context, CacheTable& table, const LayerInputs& 
 
 void prefill_rows(const Context& context, CacheTable& table, const LayerInputs& inputs) {
   const std::int64_t heads = table.layers[inputs.layer].shape.heads;
+  zero_padding(table, inputs.out);  // beside prompt chunks alone nobody calls step
   parallel(context, table.forward.count * heads, [&](std::int64_t index, int worker) {
     const std::int64_t row = index / heads;
     const RowDescriptor& desc = table.forward.rows[row];

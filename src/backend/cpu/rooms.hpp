@@ -43,6 +43,8 @@ void zero_padding(const CacheTable& table, const TensorView& out);
 void mark_non_finite(CacheTable& table, std::int64_t slot);
 
 // --- bookkeeping
+// What begin_rows() would say while a forward is open; changes nothing.
+[[nodiscard]] Status check_begin(CacheTable& table, const Rows& rows);
 [[nodiscard]] Status begin_rows(CacheTable& table, const Rows& rows);
 void apply_fold(CacheTable& table);
 [[nodiscard]] Status commit_rows(CacheTable& table, const Accepted& accepted);

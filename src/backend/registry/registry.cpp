@@ -4,6 +4,9 @@
 #include <algorithm>
 
 #include "backend/cpu/cpu_backend.hpp"
+#if defined(REPLAYSSM_ENABLE_CUDA)
+#include "backend/cuda/cuda_backend.hpp"
+#endif
 
 namespace replayssm {
 
@@ -12,6 +15,10 @@ std::span<const Implementation> registry() {
     std::vector<Implementation> list;
     for (const Implementation& implementation : cpu::cpu_implementations())
       list.push_back(implementation);
+#if defined(REPLAYSSM_ENABLE_CUDA)
+    for (const Implementation& implementation : cuda::cuda_implementations())
+      list.push_back(implementation);
+#endif
     std::stable_sort(list.begin(), list.end(),
                      [](const Implementation& a, const Implementation& b) {
                        return a.info.priority > b.info.priority;
