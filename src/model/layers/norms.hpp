@@ -1,0 +1,36 @@
+// Normalisations and activations of the layers, in f32.
+#pragma once
+
+#include <cstdint>
+
+#include "model/layers/bf16.hpp"
+
+namespace replayssm::model {
+
+inline void store(float value, float* out) { *out = value; }
+inline void store(float value, std::uint16_t* out) { *out = f32_to_bf16(value); }
+
+// Sum of squares of a row, in double: long rows (d_inner beyond 10,000) would lose digits that the
+// tests of the logits see.
+[[nodiscard]] double sum_of_squares(const float* in, std::int64_t width);
+
+// out = in * rsqrt(mean(in^2) + epsilon) * weight over rows of `width`. Out: f32 or bf16 (as its 16
+// bits).
+template <typename Out>
+void rms_norm(const float* in, const float* weight, double epsilon, std::int64_t rows,
+              std::int64_t width, Out* out);
+
+// The same with the mean over each of `groups` equal parts of a row (the gated norm of Mamba-2,
+// whose gate the cache has already multiplied in: gate first, then the norm).
+template <typename Out>
+void group_rms_norm(const float* in, const float* weight, double epsilon, std::int64_t rows,
+                    std::int64_t width, std::int64_t groups, Out* out);
+
+// max(x, 0)^2 in place.
+void relu_squared(float* values, std::int64_t count);
+void relu_squared(std::uint16_t* values, std::int64_t count);
+
+// out += in.
+void add(const float* in, std::int64_t count, float* out);
+
+}  // namespace replayssm::model
