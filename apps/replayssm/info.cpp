@@ -1,0 +1,86 @@
+// replayssm info: what a checkpoint holds and what a sequence costs.
+#include <fmt/format.h>
+
+#include <string>
+
+#include "commands.hpp"
+#include "exit_code.hpp"
+#include "json_output.hpp"
+#include "model_lookup.hpp"
+#include "replayssm/model.hpp"
+#include "text.hpp"
+
+namespace replayssm::app {
+namespace {
+
+// M, * and - as the family's own pattern strings write them.
+char pattern_character(LayerKind kind) {
+  switch (kind) {
+    case LayerKind::kMamba2: return 'M';
+    case LayerKind::kAttention: return '*';
+    case LayerKind::kMlp: return '-';
+  }
+  return '?';
+}
+
+std::string line(std::string_view name, const std::string& value) {
+  return fmt::format("{:<18} {}\n", name, value);
+}
+
+std::string info_text(const ModelInfo& info) {
+  std::string pattern;
+  for (const LayerKind kind : info.layers) pattern += pattern_character(kind);
+  std::string text = line("model", one_line(info.path));
+  text += line("architecture", one_line(info.architecture));
+  text += line("parameters", format_count(info.parameters));
+  text +=
+      line("weights", fmt::format("{} {}{}; {} in memory, computed in {}",
+                                  format_bytes(static_cast<double>(info.weight_bytes)),
+                                  dtype_name(info.weight_dtype),
+                                  info.has_weights ? "" : " expected, but the files are missing",
+                                  format_bytes(static_cast<double>(info.resident_weight_bytes)),
+                                  compute_type_name(info.compute)));
+  text +=
+      line("layers", fmt::format("{}: {} mamba2, {} attention, {} mlp; {}", info.layers.size(),
+                                 info.count(LayerKind::kMamba2), info.count(LayerKind::kAttention),
+                                 info.count(LayerKind::kMlp), pattern));
+  text += line("hidden, vocabulary", fmt::format("{}, {}{}", info.hidden, info.vocab,
+                                                 info.tied_embeddings ? " (tied embeddings)" : ""));
+  if (info.max_positions > 0) {
+    text += line("context", fmt::format("{} tokens", info.max_positions));
+  }
+  if (info.count(LayerKind::kMamba2) > 0) {
+    text += line("mamba2 layer",
+                 fmt::format("{} heads x {} value dim x {} state dim, {} groups; convolution of {} "
+                             "channels, width {}",
+                             info.recurrent.heads, info.recurrent.value_dim, info.recurrent.key_dim,
+                             info.recurrent.groups, info.recurrent.conv_channels,
+                             info.recurrent.conv_width));
+  }
+  if (info.count(LayerKind::kAttention) > 0) {
+    text += line("attention layer",
+                 fmt::format("{} heads of {}, {} key-value heads", info.attention_heads,
+                             info.attention_head_dim, info.kv_heads));
+  }
+  if (info.count(LayerKind::kMlp) > 0)
+    text += line("mlp layer", fmt::format("{} wide", info.mlp_width));
+  text += line("a sequence",
+               fmt::format("{} of state, {} of convolution inputs, {} of keys and values a token",
+                           format_bytes(static_cast<double>(info.state_bytes())),
+                           format_bytes(static_cast<double>(info.conv_bytes())),
+                           format_bytes(static_cast<double>(info.kv_bytes_per_token()))));
+  return text;
+}
+
+}  // namespace
+
+int run_info(Console& console, const InfoCommand& command) {
+  const Result<std::string> folder = find_model(command.model);
+  if (!folder.ok()) return fail_to_load(console, folder.status());
+  const Result<ModelInfo> info = inspect_model(*folder);
+  if (!info.ok()) return fail_to_load(console, info.status());
+  console.out(command.json ? to_json(*info) : info_text(*info));
+  return finish(console, kExitOk);
+}
+
+}  // namespace replayssm::app
