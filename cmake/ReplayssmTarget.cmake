@@ -51,10 +51,4 @@ function(replayssm_library_defaults target export_name)
     EXPORT_NAME ${export_name}
     VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
-  if(BUILD_SHARED_LIBS)
-    # The two libraries and the tests reach internal functions across the library's edge.
-    set_target_properties(${target} PROPERTIES
-      CXX_VISIBILITY_PRESET default
-      VISIBILITY_INLINES_HIDDEN OFF)
-  endif()
 endfunction()

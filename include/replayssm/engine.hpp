@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "replayssm/cache.hpp"
+#include "replayssm/export.h"
 #include "replayssm/model.hpp"
 #include "replayssm/status.hpp"
 
@@ -157,7 +158,7 @@ struct Generation {
   bool cancelled = false;  // by Control::kCancelAll
 };
 
-class Engine {
+class REPLAYSSM_API Engine {
  public:
   // Errors: kInvalidArgument (a limit), kUnsupported (an implementation or a decode mode),
   // kResourceExhausted.
@@ -246,9 +247,10 @@ using CompareCallback = std::function<Control(std::size_t run, const TokenEvent&
 // Decodes one prompt greedily in each way. How the bound follows from the model's own rounding is
 // written in src/engine/compare.cpp and docs/numerics.md. A cancelled comparison returns the runs
 // made so far.
-[[nodiscard]] Result<Comparison> compare(const Model& model, std::span<const std::int32_t> prompt,
-                                         const CompareOptions& options,
-                                         const CompareCallback& callback = {});
+[[nodiscard]] REPLAYSSM_API Result<Comparison> compare(const Model& model,
+                                                       std::span<const std::int32_t> prompt,
+                                                       const CompareOptions& options,
+                                                       const CompareCallback& callback = {});
 
 // --- what fits?
 // -------------------------------------------------------------------------------------------------
@@ -282,6 +284,6 @@ struct Plan {
 };
 
 // Pure arithmetic: needs inspect_model() only. Errors: kInvalidArgument.
-[[nodiscard]] Result<Plan> plan(const ModelInfo& model, const PlanOptions& options);
+[[nodiscard]] REPLAYSSM_API Result<Plan> plan(const ModelInfo& model, const PlanOptions& options);
 
 }  // namespace replayssm

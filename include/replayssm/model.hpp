@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "replayssm/dtype.hpp"
+#include "replayssm/export.h"
 #include "replayssm/layer.hpp"
 #include "replayssm/status.hpp"
 
@@ -53,7 +54,7 @@ enum class LayerKind : std::uint8_t { kMamba2 = 0, kAttention = 1, kMlp = 2 };
 
 // Facts of a model folder. Everything here follows from config.json, except weight_bytes and
 // weight_dtype, which come from the safetensors headers where those files exist.
-struct ModelInfo {
+struct REPLAYSSM_API ModelInfo {
   std::string path;          // the folder
   std::string architecture;  // config.json's model_type, for example "nemotron_h"
   std::vector<LayerKind> layers;
@@ -89,14 +90,14 @@ struct ModelInfo {
 // Reads config.json and the headers of the weight files, no weights.
 // Errors: kNotFound (no folder, no config.json), kDataLoss (malformed), kUnsupported (names the
 // part).
-[[nodiscard]] Result<ModelInfo> inspect_model(const std::string& path,
-                                              ComputeType compute = ComputeType::kAuto);
+[[nodiscard]] REPLAYSSM_API Result<ModelInfo> inspect_model(
+    const std::string& path, ComputeType compute = ComputeType::kAuto);
 
 // Where a model named on a command line lives: an existing folder is taken as it is; "org/name" is
 // looked up in `hub_folder`, the Hugging Face cache's "hub" folder. kNotFound: the message names
 // the command that fetches it.
-[[nodiscard]] Result<std::string> locate_model(const std::string& name,
-                                               const std::string& hub_folder);
+[[nodiscard]] REPLAYSSM_API Result<std::string> locate_model(const std::string& name,
+                                                             const std::string& hub_folder);
 
 struct LoadOptions {
   ComputeType compute = ComputeType::kAuto;
@@ -105,7 +106,7 @@ struct LoadOptions {
 };
 
 // A loaded model: immutable, cheap to copy (copies share the weights), usable from several threads.
-class Model {
+class REPLAYSSM_API Model {
  public:
   // Maps the weight files and checks every tensor's name, shape and dtype.
   // Errors: as inspect_model; kNotFound / kDataLoss / kInvalidArgument name the missing or

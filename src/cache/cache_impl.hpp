@@ -15,7 +15,7 @@ enum class LayerCall : std::uint8_t { kStep, kPrefill };
 // scratch.
 [[nodiscard]] CacheBytes count_bytes(const CacheConfig& config, const Backend& backend);
 
-class Cache::Impl {
+class REPLAYSSM_HIDDEN Cache::Impl {
  public:
   [[nodiscard]] static Result<std::unique_ptr<Impl>> create(const CacheConfig& config);
   Impl(const Impl&) = delete;

@@ -16,7 +16,7 @@
 
 namespace replayssm {
 
-class Engine::Impl {
+class REPLAYSSM_HIDDEN Engine::Impl {
  public:
   // One running text. While it runs, the runner has committed every token but the last.
   struct Text {
@@ -93,7 +93,7 @@ class Engine::Impl {
   [[nodiscard]] Text make_text(const Job& job, std::int32_t continuation) const;
   [[nodiscard]] Status admit();
   void build_rows();
-  void add_step_row(Job& job, std::size_t text);
+  void add_step_row(Job& job, std::size_t index);
   [[nodiscard]] Status choose_tokens();
   [[nodiscard]] engine::Choice choose(const Text& text, const Sampling& sampling, std::size_t row,
                                       std::int64_t token, std::int64_t position);

@@ -15,7 +15,7 @@
 
 namespace replayssm {
 
-class Model::Impl {
+class REPLAYSSM_HIDDEN Model::Impl {
  public:
   ModelInfo info;
   model::ModelConfig config;

@@ -44,8 +44,7 @@ inline constexpr Case kCudaConventional = {"cuda-conventional", DecodeMode::kCon
                                            kAllRules, kF32Only, kAllActivations};
 inline constexpr Case kCudaReference = {"cuda-reference", DecodeMode::kReplay, kAllRules, kF32Only,
                                         kAllActivations};
-inline constexpr Case kCudaReferenceConventional = {"cuda-reference-conventional",
-                                                    DecodeMode::kConventional, kAllRules, kF32Only,
-                                                    kAllActivations};
+inline constexpr Case kCudaReferenceConventional = {
+    "cuda-reference-conventional", DecodeMode::kConventional, kAllRules, kF32Only, kAllActivations};
 
 }  // namespace replayssm::instances

@@ -24,7 +24,7 @@ bool holds(const std::vector<T>& values, T value) {
 
 std::string why_not(const Problem& problem, const ImplementationInfo& info) {
   const CacheConfig& config = *problem.config;
-    if (!config.device.empty() && info.device != config.device)
+  if (!config.device.empty() && info.device != config.device)
     return concat("runs on device ", info.device);
   if (config.device.empty() && config.implementation.empty() && info.device != "cpu")
     return concat("runs on device ", info.device, ", which was not asked for");

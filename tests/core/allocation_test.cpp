@@ -116,7 +116,7 @@ TEST_P(CoreMemory, BytesAreWhatIsAllocated) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CoreMemory, ::testing::ValuesIn(available_names()), law_name);
+INSTANTIATE_TEST_SUITE_P(All, CoreMemory, ::testing::ValuesIn(host_names()), law_name);
 
 }  // namespace
 }  // namespace replayssm::laws

@@ -283,7 +283,7 @@ TEST_P(CoreConfig, TrafficRefusesNonsense) {
   EXPECT_GT(*one, 0.0);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CoreConfig, ::testing::ValuesIn(available_names()), law_name);
+INSTANTIATE_TEST_SUITE_P(All, CoreConfig, ::testing::ValuesIn(host_names()), law_name);
 
 }  // namespace
 }  // namespace replayssm::laws

@@ -354,7 +354,7 @@ TEST_P(CoreForward, ConvTensorsAreChecked) {
   small.expect_refused(small.cache().conv(conv), kArgument, {"out", "axis 0"});
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CoreForward, ::testing::ValuesIn(available_names()), law_name);
+INSTANTIATE_TEST_SUITE_P(All, CoreForward, ::testing::ValuesIn(host_names()), law_name);
 
 }  // namespace
 }  // namespace replayssm::laws

@@ -1,5 +1,6 @@
 // A small cache with one layer of each rule on lent memory, and calls that are right, for tests
-// that make one of them wrong.
+// that make one of them wrong. Implementations on the host only: a device reports what only its
+// arrays show in its own time, and has tests of its own for that.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,6 +15,14 @@
 #include "tests/law/support/laws.hpp"
 
 namespace replayssm::laws {
+
+[[nodiscard]] inline std::vector<std::string> host_names() {
+  std::vector<std::string> names;
+  for (const ImplementationInfo& info : available()) {
+    if (info.device == "cpu") names.push_back(info.name);
+  }
+  return names;
+}
 
 [[nodiscard]] inline Case small_case(const ImplementationInfo& info) {
   Random random(11);

@@ -3,7 +3,7 @@
 Needs Python 3.11, whose ``unicodedata`` has the Unicode version of Debian's PCRE2 (14.0), and the
 package ``tokenizers`` (0.23.3 was used), whose regular expressions are the reference:
 
-    python3.11 tests/model/unicode_additions.py
+    python3.11 tests/model/unicode_additions.py && clang-format -i src/model/unicode_additions.cpp
 """
 
 import pathlib

@@ -92,7 +92,8 @@ Status check_rows(CacheTable& table, const Rows& rows) {
     REPLAYSSM_RETURN_IF_ERROR(check_row(table, rows, row));
     const std::int32_t tokens = rows.tokens != nullptr ? rows.tokens[row] : 1;
     const bool prefill = rows.prefill != nullptr && rows.prefill[row] != 0;
-    if (rows.parents != nullptr && !prefill) {
+    const bool padding = rows.slots[row] == rows.padding_slot;  // its parents may be anything
+    if (rows.parents != nullptr && !prefill && !padding) {
       REPLAYSSM_RETURN_IF_ERROR(check_parents(row, rows.parents + parents_seen, tokens));
     }
     parents_seen += tokens;

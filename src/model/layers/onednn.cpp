@@ -26,8 +26,8 @@ SingleThreadScope::~SingleThreadScope() {
 }
 
 const dnnl::engine& cpu_engine() {
-  static const dnnl::engine kEngine(dnnl::engine::kind::cpu, 0);
-  return kEngine;
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
 }
 
 memory::data_type dnnl_type(DType dtype) {
@@ -65,7 +65,9 @@ Status dnnl_failure(const char* what, const dnnl::error& failure) {
       "matrix product: ", what, " failed in oneDNN: ", failure.message);
 }
 
-ProductContext::Impl::Impl(int count) { workers.resize(static_cast<std::size_t>(count)); }
+ProductContext::Impl::Impl(int worker_count) {
+  workers.resize(static_cast<std::size_t>(worker_count));
+}
 
 ProductContext::Impl::Primitive& ProductContext::Impl::primitive(std::int64_t rows,
                                                                  std::int64_t outputs,

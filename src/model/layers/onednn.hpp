@@ -57,7 +57,7 @@ class ProductContext::Impl {
     std::vector<float> out;  // a slice's outputs before they are spread
   };
 
-  explicit Impl(int workers);
+  explicit Impl(int worker_count);
 
   // The primitive of a shape, made at its first use together with room in every worker. References
   // stay valid.

@@ -347,7 +347,7 @@ void World::poison_unused(Site& site) {
 std::string World::run() {
   const Case made = random_case(random_, options_.implementation, options_.limits);
   if (!make_site(made)) return made.describe() + ": " + problem_;
-  if (random_.chance(0.25)) {
+  if (random_.chance(0.35)) {
     const std::vector<ImplementationInfo> all = available();
     const auto& info = all[random_.integer(0, static_cast<int>(all.size()) - 1)];
     if (!make_site(sibling_case(random_, made, info))) return problem_;
@@ -360,15 +360,15 @@ std::string World::run() {
     const int kind = random_.integer(0, 99);
     if (kind < 68) {
       forward(site);
-    } else if (kind < 77) {
+    } else if (kind < 76) {
       acquire(site);
-    } else if (kind < 80) {
+    } else if (kind < 79) {
       release(site);
-    } else if (kind < 88) {
+    } else if (kind < 86) {
       fork(site);
-    } else if (kind < 92) {
+    } else if (kind < 90) {
       materialize(site);
-    } else if (kind < 95) {
+    } else if (kind < 93) {
       load(site);
     } else {
       transfer(site, other);

@@ -1,15 +1,32 @@
 // Which vector levels this build and this machine have. Compiled for the baseline.
 #include "backend/cpu/level.hpp"
 
+#ifdef REPLAYSSM_CPU_X86_LEVELS
+#include <cpuid.h>
+#endif
+
 namespace replayssm::cpu {
 
 #ifdef REPLAYSSM_CPU_X86_LEVELS
 extern const Level kAvx2Level;
 extern const Level kAvx512Level;
 
+namespace {
+
+// The builtin of clang 14 does not know this feature's name. Where it asks for AVX2 as well, the
+// operating system is known to save the registers.
+bool has_f16c() {
+  unsigned int eax = 0;
+  unsigned int ebx = 0;
+  unsigned int ecx = 0;
+  unsigned int edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+}  // namespace
+
 const Level* avx2_level() {
-  const bool runs = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c");
+  const bool runs = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   return runs ? &kAvx2Level : nullptr;
 }
 
