@@ -221,7 +221,8 @@ struct LayerState {
 
 // Bits of a slot's error word.
 enum SlotError : std::uint32_t {
-  kSlotNonFinite = 1U << 0,  // a fold or prefill wrote a state that is not finite
+  kSlotNonFinite =
+      1U << 0,          // a fold, prefill or conventional step wrote a state that is not finite
   kSlotTorn = 1U << 1,  // a forward that writes state in place was abandoned: only release is legal
   kSlotOutOfRange = 1U << 2,  // a device-side check met an index outside its range
 };

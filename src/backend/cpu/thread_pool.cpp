@@ -2,6 +2,7 @@
 #include "backend/cpu/thread_pool.hpp"
 
 #include <algorithm>
+#include <system_error>
 
 namespace replayssm::cpu {
 namespace {
@@ -16,7 +17,11 @@ ThreadPool::ThreadPool(int threads) {
   const int extra = std::max(threads, 1) - 1;
   threads_.reserve(static_cast<std::size_t>(extra));
   for (int i = 0; i < extra; ++i) {
-    threads_.emplace_back([this, i] { work(i + 1); });
+    try {
+      threads_.emplace_back([this, i] { work(i + 1); });
+    } catch (const std::system_error&) {
+      break;  // the machine gives no more; the loop runs on those it gave
+    }
   }
 }
 

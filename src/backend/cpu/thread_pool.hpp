@@ -15,7 +15,8 @@ namespace replayssm::cpu {
 
 class ThreadPool {
  public:
-  // `threads` workers in all, the calling thread among them; at least 1.
+  // `threads` workers in all, the calling thread among them; at least 1, and fewer where the
+  // machine gives no more.
   explicit ThreadPool(int threads);
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
