@@ -163,15 +163,16 @@ struct Rows {
   const std::int32_t* parents = nullptr;
   const std::int64_t* offsets =
       nullptr;  // [count] first token of each row in the tensors; null: packed in order
-  const std::uint8_t* prefill =
-      nullptr;  // [count] nonzero: a prompt chunk, T up to max_tokens; null: none
+  // [count] nonzero: a prompt chunk, T up to max_tokens; null: none. On a device, whose arrays the
+  // host does not read, both step() and prefill() are due for every layer where this is given.
+  const std::uint8_t* prefill = nullptr;
   std::int64_t padding_slot = -1;
   void* stream = nullptr;
 };
 
 // Inputs and output of one layer for all tokens of the forward. Axis 0 counts tokens; the last axis
 // is gap-free; other strides are free. Dtypes: the cache's activation dtype; gate and beta may also
-// be f32.
+// be f32. `out` may not overlap an input.
 struct LayerInputs {
   std::int32_t layer = 0;
   TensorView value;  // x or v [tokens, H, V]
@@ -250,7 +251,6 @@ class REPLAYSSM_API Cache {
   ~Cache();
 
   // --- slots
-  // --------------------------------------------------------------------------------------------------
   // A fresh slot whose state and conv history count as 0. kResourceExhausted: no slot or no
   // unreserved block.
   [[nodiscard]] Result<std::int64_t> acquire(std::uint64_t seed = 0, void* stream = nullptr);
@@ -274,15 +274,16 @@ class REPLAYSSM_API Cache {
                                    void* stream = nullptr) const;
   // Everything that decides a slot's future, as versioned bytes (docs/formats.md).
   [[nodiscard]] Result<std::vector<std::byte>> export_slot(std::int64_t slot) const;
+  // How many bytes that would be now.
+  [[nodiscard]] Result<std::int64_t> export_bytes(std::int64_t slot) const;
   // kDataLoss: not such bytes; kUnsupported: another geometry, dtype or format. Nothing is taken
   // then.
   [[nodiscard]] Result<std::int64_t> import_slot(std::span<const std::byte> bytes);
   [[nodiscard]] Result<SlotInfo> info(std::int64_t slot) const;
 
   // --- one forward
-  // --------------------------------------------------------------------------------------------
-  // Describes the rows. An earlier forward that was not committed is aborted, even if this call is
-  // then refused.
+  // Describes the rows. An earlier forward that was not committed is aborted first; a call that is
+  // refused for its rows leaves it open.
   [[nodiscard]] Status begin(const Rows& rows);
   // Folds the rows that hold a full window, all layers at once. Needed once after begin, even if no
   // row folds.
@@ -297,7 +298,6 @@ class REPLAYSSM_API Cache {
   [[nodiscard]] Status abort(void* stream = nullptr);
 
   // --- facts
-  // --------------------------------------------------------------------------------------------------
   [[nodiscard]] CacheBytes bytes() const;
   [[nodiscard]] const CacheConfig& config() const;
   [[nodiscard]] std::int32_t ring_length() const;  // R

@@ -175,9 +175,9 @@ class REPLAYSSM_API Engine {
   [[nodiscard]] Result<Generation> generate(std::span<const Request> requests,
                                             const TokenCallback& callback = {});
 
-  // --- the same in steps, for a server
-  // ------------------------------------------------------------------------ Queues a request.
-  // Errors as generate().
+  // The same in steps, for a server.
+
+  // Queues a request. Errors as generate().
   [[nodiscard]] Result<std::int64_t> submit(const Request& request);
   // One forward: prompt chunks of newly admitted requests and one step of every running sequence,
   // then the callbacks. False: nothing is left to do.
@@ -190,7 +190,6 @@ class REPLAYSSM_API Engine {
   void reset_stats();
 
   // --- facts
-  // --------------------------------------------------------------------------------------------------
   [[nodiscard]] const EngineOptions& options() const;  // as given, zeros filled in
   [[nodiscard]] std::string_view implementation() const;
   [[nodiscard]] CacheBytes cache_bytes() const;  // for all max_sequences
@@ -206,7 +205,6 @@ class REPLAYSSM_API Engine {
 };
 
 // --- do the decodings agree?
-// ------------------------------------------------------------------------------------
 
 struct CompareOptions {
   std::int64_t max_new_tokens = 128;
@@ -253,7 +251,6 @@ using CompareCallback = std::function<Control(std::size_t run, const TokenEvent&
                                                        const CompareCallback& callback = {});
 
 // --- what fits?
-// -------------------------------------------------------------------------------------------------
 
 struct PlanOptions {
   std::int64_t memory_bytes = 0;

@@ -116,7 +116,6 @@ class REPLAYSSM_API Model {
   [[nodiscard]] const ModelInfo& info() const;
 
   // --- tokenizer
-  // ----------------------------------------------------------------------------------------------
   // False: the folder has no tokenizer.json; the calls below then fail with kNotFound and text is
   // empty.
   [[nodiscard]] bool has_tokenizer() const;

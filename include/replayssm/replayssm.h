@@ -33,9 +33,7 @@ extern "C" {
 /* The version of the library that is linked: major * 1000000 + minor * 1000 + patch. */
 REPLAYSSM_API int32_t replayssm_version(void);
 
-/* --- results
- * ------------------------------------------------------------------------------------------------------
- */
+/* --- results */
 
 typedef int32_t replayssm_code;
 enum {
@@ -57,9 +55,7 @@ typedef struct replayssm_error {
   char message[1024]; /* one line, cut off if longer, always terminated */
 } replayssm_error;
 
-/* --- constants
- * ----------------------------------------------------------------------------------------------------
- */
+/* --- constants */
 
 enum {
   REPLAYSSM_F32 = 0,
@@ -98,23 +94,24 @@ enum {
 typedef struct replayssm_stream {
   uint32_t struct_size;
   int32_t device;       /* REPLAYSSM_DEVICE_*, must be the cache's */
-  int32_t device_index; /* of several GPUs */
+  int32_t device_index; /* of several GPUs; 0 in this version */
   void* handle;         /* cudaStream_t; null: the default stream */
 } replayssm_stream;
 
-/* A strided view; shape and stride count elements. data == null: absent. */
+/* A strided view; shape and stride count elements, the last axis has stride 1, data is aligned to
+ * its element. data == null: absent. Other structs hold it by value, so this one is frozen: it
+ * never grows. */
 typedef struct replayssm_tensor {
   uint32_t struct_size;
   int32_t dtype;
   void* data;
-  int32_t rank; /* at most 4 */
-  int32_t reserved;
+  int32_t rank;     /* at most 4 */
+  int32_t reserved; /* 0, as every field of this name */
   int64_t shape[4];
   int64_t stride[4];
 } replayssm_tensor;
 
-/* --- what a cache is made from
- * ------------------------------------------------------------------------------------ */
+/* --- what a cache is made from */
 
 /* One recurrent layer: geometry, options, constants. Constants are f32, the caller's, unchanged
  * while the cache lives. */
@@ -173,6 +170,8 @@ typedef struct replayssm_tensor_memory {
   int64_t stride_bytes;
 } replayssm_tensor_memory;
 
+/* Everything that pointers here lead to is copied by replayssm_cache_create, except what must live
+ * as long as the cache: the constants of the layers, lent memory, and parallel->context. */
 typedef struct replayssm_config {
   uint32_t struct_size;
   int32_t layer_count;
@@ -227,16 +226,28 @@ REPLAYSSM_API replayssm_code replayssm_cache_create(const replayssm_config* conf
 /* Null is allowed. */
 REPLAYSSM_API void replayssm_cache_destroy(replayssm_cache* cache);
 
-/* The chosen implementation's name; lives as long as the library. */
+/* Facts of a cache; they wait for nothing. The name lives as long as the library. */
 REPLAYSSM_API const char* replayssm_cache_implementation(const replayssm_cache* cache);
+REPLAYSSM_API int64_t replayssm_cache_free_slots(const replayssm_cache* cache);
+REPLAYSSM_API int32_t replayssm_cache_ring_length(const replayssm_cache* cache);
+REPLAYSSM_API replayssm_code replayssm_cache_memory(const replayssm_cache* cache,
+                                                    replayssm_bytes* bytes, replayssm_error* error);
+
+/* State, ring and control bytes that one decoded token moves in one slot, all layers, when every
+ * step carries step_tokens tokens of which accepted_tokens are accepted on average. */
+REPLAYSSM_API replayssm_code replayssm_state_bytes_per_token(const replayssm_config* config,
+                                                             double step_tokens,
+                                                             double accepted_tokens, double* bytes,
+                                                             replayssm_error* error);
 
 /* Names of the implementations of this build, best first; null when index is not below their
- * number. */
-REPLAYSSM_API const char* replayssm_implementation_name(int32_t index);
+ * number. *available (may be null) says whether this machine can run it. */
+REPLAYSSM_API const char* replayssm_implementation_name(int32_t index, int32_t* available);
 
-/* --- slots
- * --------------------------------------------------------------------------------------------------------
- */
+/* A short stable name, for example "invalid_argument". */
+REPLAYSSM_API const char* replayssm_code_name(replayssm_code code);
+
+/* --- slots */
 
 typedef struct replayssm_slot_info {
   uint32_t struct_size;
@@ -250,17 +261,23 @@ typedef struct replayssm_slot_info {
   int32_t reserved;
 } replayssm_slot_info;
 
-/* *slot < 0: any free slot, whose id is written; else that one. */
-REPLAYSSM_API replayssm_code replayssm_acquire(replayssm_cache* cache, int64_t* slot, uint64_t seed,
+/* A fresh slot, whose state and conv history count as 0; its id is written to *slot. */
+REPLAYSSM_API replayssm_code replayssm_acquire(replayssm_cache* cache, uint64_t seed, int64_t* slot,
                                                const replayssm_stream* stream,
                                                replayssm_error* error);
+/* The same for a slot id of the caller's choice, which must be free. */
+REPLAYSSM_API replayssm_code replayssm_acquire_slot(replayssm_cache* cache, int64_t slot,
+                                                    uint64_t seed, const replayssm_stream* stream,
+                                                    replayssm_error* error);
 REPLAYSSM_API replayssm_code replayssm_release(replayssm_cache* cache, int64_t slot,
                                                const replayssm_stream* stream,
                                                replayssm_error* error);
 REPLAYSSM_API replayssm_code replayssm_fork(replayssm_cache* cache, int64_t source, int64_t* slot,
                                             const replayssm_stream* stream, replayssm_error* error);
+/* What is known of a slot. Waits for the device; not to be captured in a graph. */
 REPLAYSSM_API replayssm_code replayssm_slot(replayssm_cache* cache, int64_t slot,
-                                            replayssm_slot_info* info, replayssm_error* error);
+                                            replayssm_slot_info* info,
+                                            const replayssm_stream* stream, replayssm_error* error);
 
 typedef struct replayssm_materialize_item {
   uint32_t struct_size;
@@ -296,26 +313,29 @@ REPLAYSSM_API replayssm_code replayssm_store_state(replayssm_cache* cache, int64
                                                    int32_t count, const replayssm_stream* stream,
                                                    replayssm_error* error);
 
-/* *size is set to the bytes needed; `bytes` may be null, else it has room for `capacity`. Waits for
- * the device. */
+/* A slot as versioned bytes (docs/formats.md). *size is set to the bytes needed; `bytes` may be
+ * null, else it has room for `capacity`. Both wait for the device. */
 REPLAYSSM_API replayssm_code replayssm_export(replayssm_cache* cache, int64_t slot, void* bytes,
                                               size_t capacity, size_t* size,
+                                              const replayssm_stream* stream,
                                               replayssm_error* error);
 REPLAYSSM_API replayssm_code replayssm_import(replayssm_cache* cache, const void* bytes,
-                                              size_t size, int64_t* slot, replayssm_error* error);
+                                              size_t size, int64_t* slot,
+                                              const replayssm_stream* stream,
+                                              replayssm_error* error);
 
-/* --- one forward: begin, fold, then for each layer conv and step or prefill, then commit
- * ---------------------------- */
+/* --- one forward: begin, fold, then for each layer conv and step or prefill, then commit */
 
 typedef struct replayssm_rows {
   uint32_t struct_size;
-  uint32_t reserved;
+  int32_t has_padding_slot; /* 0: no id means padding, padding_slot is not looked at */
   int64_t count;
   const int64_t* slots;   /* [count] */
   const int32_t* tokens;  /* [count]; null: 1 each */
   const int32_t* parents; /* [sum of tokens], -1: the committed sequence; null: chains */
   const int64_t* offsets; /* [count]; null: packed */
-  const uint8_t* prefill; /* [count]; null: none */
+  const uint8_t*
+      prefill; /* [count]; null: none. On a GPU both step and prefill are due where given */
   int64_t
       padding_slot; /* e.g. -1; rows with this slot read and write nothing, their outputs are 0 */
 } replayssm_rows;

@@ -9,6 +9,7 @@
 #include "cache/cache_impl.hpp"
 #include "cache/format.hpp"
 #include "core/checks.hpp"
+#include "core/guard.hpp"
 #include "core/layout.hpp"
 #include "core/text.hpp"
 #include "plan/choose.hpp"
@@ -17,19 +18,23 @@
 namespace replayssm {
 
 Result<std::vector<TensorSpec>> cache_tensors(const CacheConfig& config) {
-  REPLAYSSM_RETURN_IF_ERROR(check_config(config));
-  return tensor_specs(with_defaults(config));
+  return guard([&]() -> Result<std::vector<TensorSpec>> {
+    REPLAYSSM_RETURN_IF_ERROR(check_config(config));
+    return tensor_specs(with_defaults(config));
+  });
 }
 
 Result<CacheBytes> cache_bytes(const CacheConfig& config) {
-  REPLAYSSM_RETURN_IF_ERROR(check_config(config));
-  const CacheConfig full = with_defaults(config);
-  const Result<Plan> plan = choose({&full}, registry());
-  if (!plan.ok()) return plan.status();
-  const Result<std::unique_ptr<Backend>> backend =
-      registry()[plan->implementation].create({&full, ring_length(full)});
-  if (!backend.ok()) return backend.status();
-  return count_bytes(full, **backend);
+  return guard([&]() -> Result<CacheBytes> {
+    REPLAYSSM_RETURN_IF_ERROR(check_config(config));
+    const CacheConfig full = with_defaults(config);
+    const Result<Plan> plan = choose({&full}, registry());
+    if (!plan.ok()) return plan.status();
+    const Result<std::unique_ptr<Backend>> backend =
+        registry()[plan->implementation].create({&full, ring_length(full)});
+    if (!backend.ok()) return backend.status();
+    return count_bytes(full, **backend);
+  });
 }
 
 Result<double> state_bytes_per_token(const CacheConfig& config, double step_tokens,
@@ -44,9 +49,11 @@ Result<double> state_bytes_per_token(const CacheConfig& config, double step_toke
 }
 
 Result<Cache> Cache::create(const CacheConfig& config) {
-  Result<std::unique_ptr<Impl>> impl = Impl::create(config);
-  if (!impl.ok()) return impl.status();
-  return Cache(std::move(impl).value());
+  return guard([&]() -> Result<Cache> {
+    Result<std::unique_ptr<Impl>> impl = Impl::create(config);
+    if (!impl.ok()) return impl.status();
+    return Cache(std::move(impl).value());
+  });
 }
 
 Cache::Cache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -55,43 +62,66 @@ Cache& Cache::operator=(Cache&&) noexcept = default;
 Cache::~Cache() = default;
 
 Result<std::int64_t> Cache::acquire(std::uint64_t seed, void* stream) {
-  return impl_->acquire(seed, stream);
+  return guard([&] { return impl_->acquire(seed, stream); });
 }
 Status Cache::acquire_slot(std::int64_t slot, std::uint64_t seed, void* stream) {
-  return impl_->acquire_slot(slot, seed, stream);
+  return guard([&] { return impl_->acquire_slot(slot, seed, stream); });
 }
-Status Cache::release(std::int64_t slot, void* stream) { return impl_->release(slot, stream); }
+Status Cache::release(std::int64_t slot, void* stream) {
+  return guard([&] { return impl_->release(slot, stream); });
+}
 Result<std::int64_t> Cache::fork(std::int64_t source, void* stream) {
-  return impl_->fork(source, stream);
+  return guard([&] { return impl_->fork(source, stream); });
 }
 Status Cache::materialize(std::span<const MaterializeItem> items, void* stream) {
-  return impl_->materialize(items, stream);
+  return guard([&] { return impl_->materialize(items, stream); });
 }
 Status Cache::load_state(std::int64_t slot, std::int64_t position,
                          std::span<const LayerState> layers, void* stream) {
-  return impl_->load_state(slot, position, layers, stream);
+  return guard([&] { return impl_->load_state(slot, position, layers, stream); });
 }
 Status Cache::store_state(std::int64_t slot, std::span<const LayerState> layers,
                           void* stream) const {
-  return impl_->store_state(slot, layers, stream);
+  return guard([&] { return impl_->store_state(slot, layers, stream); });
 }
 Result<std::vector<std::byte>> Cache::export_slot(std::int64_t slot) const {
-  return impl_->export_slot(slot);
+  return guard([&] { return impl_->export_slot(slot); });
+}
+Result<std::int64_t> Cache::export_bytes(std::int64_t slot) const {
+  return guard([&]() -> Result<std::int64_t> {
+    const Result<ExportHeader> header = impl_->export_header(slot);
+    if (!header.ok()) return header.status();
+    return export_header_bytes(impl_->config()) + header->payload_bytes;
+  });
 }
 Result<std::int64_t> Cache::import_slot(std::span<const std::byte> bytes) {
-  return impl_->import_slot(bytes);
+  return guard([&] { return impl_->import_slot(bytes); });
 }
-Result<SlotInfo> Cache::info(std::int64_t slot) const { return impl_->info(slot); }
+Result<SlotInfo> Cache::info(std::int64_t slot) const {
+  return guard([&] { return impl_->info(slot); });
+}
 
-Status Cache::begin(const Rows& rows) { return impl_->begin(rows); }
-Status Cache::fold(void* stream) { return impl_->fold(stream); }
-Status Cache::conv(const ConvInputs& inputs) { return impl_->conv(inputs); }
-Status Cache::step(const LayerInputs& inputs) { return impl_->run_layer(inputs, LayerCall::kStep); }
-Status Cache::prefill(const LayerInputs& inputs) {
-  return impl_->run_layer(inputs, LayerCall::kPrefill);
+Status Cache::begin(const Rows& rows) {
+  return guard([&] { return impl_->begin(rows); });
 }
-Status Cache::commit(const Accepted& accepted) { return impl_->commit(accepted); }
-Status Cache::abort(void* stream) { return impl_->abort(stream); }
+Status Cache::fold(void* stream) {
+  return guard([&] { return impl_->fold(stream); });
+}
+Status Cache::conv(const ConvInputs& inputs) {
+  return guard([&] { return impl_->conv(inputs); });
+}
+Status Cache::step(const LayerInputs& inputs) {
+  return guard([&] { return impl_->run_layer(inputs, LayerCall::kStep); });
+}
+Status Cache::prefill(const LayerInputs& inputs) {
+  return guard([&] { return impl_->run_layer(inputs, LayerCall::kPrefill); });
+}
+Status Cache::commit(const Accepted& accepted) {
+  return guard([&] { return impl_->commit(accepted); });
+}
+Status Cache::abort(void* stream) {
+  return guard([&] { return impl_->abort(stream); });
+}
 
 CacheBytes Cache::bytes() const { return impl_->bytes(); }
 const CacheConfig& Cache::config() const { return impl_->config(); }

@@ -105,6 +105,13 @@ Status check_inputs(const LayerInputs& inputs, const LayerShape& shape, DType ac
   }
   rule.output = true;
   REPLAYSSM_RETURN_IF_ERROR(check(inputs.out, "out", shape.heads, shape.value_dim));
+  // Records are copied from the inputs after outputs have been stored.
+  for (const TensorView* input :
+       {&inputs.value, &inputs.key, &inputs.query, &inputs.gate, &inputs.beta, &inputs.z}) {
+    if (inputs.out.present() && input->data == inputs.out.data) {
+      return invalid_argument("out: must not overlap an input, given the same address");
+    }
+  }
   rule.output = false;
   rule.or_f32 = false;
   rule.optional = true;

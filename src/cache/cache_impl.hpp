@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "cache/format.hpp"
 #include "core/backend.hpp"
 #include "replayssm/cache.hpp"
 
@@ -31,6 +32,7 @@ class REPLAYSSM_HIDDEN Cache::Impl {
                                   std::span<const LayerState> layers, void* stream);
   [[nodiscard]] Status store_state(std::int64_t slot, std::span<const LayerState> layers,
                                    void* stream);
+  [[nodiscard]] Result<ExportHeader> export_header(std::int64_t slot);
   [[nodiscard]] Result<std::vector<std::byte>> export_slot(std::int64_t slot);
   [[nodiscard]] Result<std::int64_t> import_slot(std::span<const std::byte> bytes);
   [[nodiscard]] Result<SlotInfo> info(std::int64_t slot);

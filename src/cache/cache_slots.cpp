@@ -156,7 +156,7 @@ Status Cache::Impl::store_state(std::int64_t slot, std::span<const LayerState> l
   return backend_->store_state(table_, slot, layers, stream);
 }
 
-Result<std::vector<std::byte>> Cache::Impl::export_slot(std::int64_t slot) {
+Result<ExportHeader> Cache::Impl::export_header(std::int64_t slot) {
   REPLAYSSM_RETURN_IF_ERROR(check_closed("export_slot"));
   REPLAYSSM_RETURN_IF_ERROR(check_held(slot, "export_slot"));
   REPLAYSSM_RETURN_IF_ERROR(check_whole(slot, "export_slot"));
@@ -165,12 +165,18 @@ Result<std::vector<std::byte>> Cache::Impl::export_slot(std::int64_t slot) {
   REPLAYSSM_RETURN_IF_ERROR(backend_->conv_valid(table_, slot, header.conv_valid));
   // Conventional decoding has no window and no records that another one could be too small for.
   header.window = config_.decode == DecodeMode::kReplay ? config_.window : 1;
+  header.payload_bytes = export_payload_bytes(config_, header);
+  return header;
+}
+
+Result<std::vector<std::byte>> Cache::Impl::export_slot(std::int64_t slot) {
+  const Result<ExportHeader> header = export_header(slot);
+  if (!header.ok()) return header.status();
   const std::int64_t head = export_header_bytes(config_);
-  std::vector<std::byte> bytes(
-      static_cast<std::size_t>(head + export_payload_bytes(config_, header)));
+  std::vector<std::byte> bytes(static_cast<std::size_t>(head + header->payload_bytes));
   REPLAYSSM_RETURN_IF_ERROR(backend_->export_payload(
       table_, slot, std::span(bytes).subspan(static_cast<std::size_t>(head))));
-  write_export_header(config_, header, bytes);
+  write_export_header(config_, *header, bytes);
   return bytes;
 }
 
@@ -210,8 +216,12 @@ Result<std::int64_t> Cache::Impl::import_slot(std::span<const std::byte> bytes) 
   const Result<std::int64_t> slot = acquire(header->info.seed, nullptr);
   if (!slot.ok()) return slot.status();
   const auto head = static_cast<std::size_t>(export_header_bytes(config_));
-  REPLAYSSM_RETURN_IF_ERROR(backend_->import_payload(table_, *slot, header->info,
-                                                     header->conv_valid, bytes.subspan(head)));
+  const Status status = backend_->import_payload(table_, *slot, header->info, header->conv_valid,
+                                                 bytes.subspan(head));
+  if (!status.ok()) {
+    (void)release(*slot, nullptr);  // the first failure is the one to report
+    return status;
+  }
   return *slot;
 }
 

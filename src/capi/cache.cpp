@@ -1,4 +1,5 @@
 // The C interface: each function reads its structs, calls the C++ cache and reports.
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@ Status need(const void* pointer, const char* name) {
   return pointer != nullptr ? Status() : invalid_argument(name, ": required, given null");
 }
 
+// A slot id that no row can have: with it no row is padding.
+constexpr std::int64_t kNoSlot = std::numeric_limits<std::int64_t>::min();
+
 // Checks the handle, reads the stream, runs body(cache, stream).
 template <typename Body>
 replayssm_code call(replayssm_cache* handle, const replayssm_stream* stream, replayssm_error* error,
@@ -26,9 +30,24 @@ replayssm_code call(replayssm_cache* handle, const replayssm_stream* stream, rep
   });
 }
 
+const std::vector<ImplementationInfo>& all_implementations() {
+  static const std::vector<ImplementationInfo> all = implementations();
+  return all;
+}
+
+replayssm_bytes bytes_of(const CacheBytes& counted) {
+  replayssm_bytes known{};
+  known.state = counted.state;
+  known.rings = counted.rings;
+  known.conv = counted.conv;
+  known.control = counted.control;
+  known.scratch = counted.scratch;
+  return known;
+}
+
 Status read_layer_inputs(const replayssm_layer_inputs* given, void* stream, LayerInputs& inputs) {
   replayssm_layer_inputs known;
-  REPLAYSSM_RETURN_IF_ERROR(read_sized(given, "inputs", sizeof(known), known));
+  REPLAYSSM_RETURN_IF_ERROR(read_sized(given, "inputs", known));
   inputs.layer = known.layer;
   inputs.stream = stream;
   REPLAYSSM_RETURN_IF_ERROR(read_tensor(known.value, "value", inputs.value));
@@ -47,7 +66,7 @@ Status read_states(const replayssm_layer_state* given, std::int32_t count,
   }
   for (std::int32_t i = 0; i < count; ++i) {
     replayssm_layer_state known;
-    REPLAYSSM_RETURN_IF_ERROR(read_sized(element_of(given, i), "layers", sizeof(known), known));
+    REPLAYSSM_RETURN_IF_ERROR(read_sized(element_of(given, i), "layers", known));
     LayerState state;
     state.key_major = known.key_major != 0;
     REPLAYSSM_RETURN_IF_ERROR(read_tensor(known.state, "state", state.state));
@@ -90,7 +109,7 @@ replayssm_code replayssm_cache_tensors(const replayssm_config* config, replayssm
       auto* target =
           const_cast<replayssm_tensor_spec*>(element_of(specs, static_cast<std::int64_t>(i)));
       if (i > 0) target->struct_size = specs->struct_size;
-      REPLAYSSM_RETURN_IF_ERROR(write_sized(spec, "specs", sizeof(spec), target));
+      REPLAYSSM_RETURN_IF_ERROR(write_sized(spec, "specs", target));
     }
     return {};
   });
@@ -103,13 +122,7 @@ replayssm_code replayssm_cache_bytes(const replayssm_config* config, replayssm_b
     REPLAYSSM_RETURN_IF_ERROR(read_config(config, read));
     const Result<CacheBytes> counted = cache_bytes(read);
     if (!counted.ok()) return counted.status();
-    replayssm_bytes known{};
-    known.state = counted->state;
-    known.rings = counted->rings;
-    known.conv = counted->conv;
-    known.control = counted->control;
-    known.scratch = counted->scratch;
-    return write_sized(known, "bytes", sizeof(known), bytes);
+    return write_sized(bytes_of(*counted), "bytes", bytes);
   });
 }
 
@@ -130,30 +143,71 @@ replayssm_code replayssm_cache_create(const replayssm_config* config, replayssm_
 
 void replayssm_cache_destroy(replayssm_cache* cache) { delete cache; }
 
-const char* replayssm_implementation_name(int32_t index) {
-  static const std::vector<ImplementationInfo> all = implementations();
+const char* replayssm_implementation_name(int32_t index, int32_t* available) {
+  const std::vector<ImplementationInfo>& all = all_implementations();
   if (index < 0 || static_cast<std::size_t>(index) >= all.size()) return nullptr;
-  return all[static_cast<std::size_t>(index)].name.c_str();
+  const ImplementationInfo& info = all[static_cast<std::size_t>(index)];
+  if (available != nullptr) *available = info.available ? 1 : 0;
+  return info.name.c_str();
 }
 
 const char* replayssm_cache_implementation(const replayssm_cache* cache) {
   if (cache == nullptr) return nullptr;
-  for (int32_t i = 0;; ++i) {
-    const char* name = replayssm_implementation_name(i);
-    if (name == nullptr || cache->cache.implementation() == name) return name;
+  for (const ImplementationInfo& info : all_implementations()) {
+    if (info.name == cache->cache.implementation()) return info.name.c_str();
   }
+  return nullptr;
 }
 
-replayssm_code replayssm_acquire(replayssm_cache* cache, int64_t* slot, uint64_t seed,
+int64_t replayssm_cache_free_slots(const replayssm_cache* cache) {
+  return cache != nullptr ? cache->cache.free_slots() : 0;
+}
+
+int32_t replayssm_cache_ring_length(const replayssm_cache* cache) {
+  return cache != nullptr ? cache->cache.ring_length() : 0;
+}
+
+replayssm_code replayssm_cache_memory(const replayssm_cache* cache, replayssm_bytes* bytes,
+                                      replayssm_error* error) {
+  return guarded(error, [&]() -> Status {
+    REPLAYSSM_RETURN_IF_ERROR(need(cache, "cache"));
+    return write_sized(bytes_of(cache->cache.bytes()), "bytes", bytes);
+  });
+}
+
+replayssm_code replayssm_state_bytes_per_token(const replayssm_config* config, double step_tokens,
+                                               double accepted_tokens, double* bytes,
+                                               replayssm_error* error) {
+  return guarded(error, [&]() -> Status {
+    REPLAYSSM_RETURN_IF_ERROR(need(bytes, "bytes"));
+    CacheConfig read;
+    REPLAYSSM_RETURN_IF_ERROR(read_config(config, read));
+    const Result<double> moved = state_bytes_per_token(read, step_tokens, accepted_tokens);
+    if (!moved.ok()) return moved.status();
+    *bytes = *moved;
+    return {};
+  });
+}
+
+const char* replayssm_code_name(replayssm_code code) {
+  return status_code_name(static_cast<StatusCode>(code)).data();  // of string literals
+}
+
+replayssm_code replayssm_acquire(replayssm_cache* cache, uint64_t seed, int64_t* slot,
                                  const replayssm_stream* stream, replayssm_error* error) {
   return call(cache, stream, error, [&](Cache& on, void* handle) -> Status {
     REPLAYSSM_RETURN_IF_ERROR(need(slot, "slot"));
-    if (*slot >= 0) return on.acquire_slot(*slot, seed, handle);
     const Result<std::int64_t> given = on.acquire(seed, handle);
     if (!given.ok()) return given.status();
     *slot = *given;
     return {};
   });
+}
+
+replayssm_code replayssm_acquire_slot(replayssm_cache* cache, int64_t slot, uint64_t seed,
+                                      const replayssm_stream* stream, replayssm_error* error) {
+  return call(cache, stream, error,
+              [&](Cache& on, void* handle) { return on.acquire_slot(slot, seed, handle); });
 }
 
 replayssm_code replayssm_release(replayssm_cache* cache, int64_t slot,
@@ -174,8 +228,8 @@ replayssm_code replayssm_fork(replayssm_cache* cache, int64_t source, int64_t* s
 }
 
 replayssm_code replayssm_slot(replayssm_cache* cache, int64_t slot, replayssm_slot_info* info,
-                              replayssm_error* error) {
-  return call(cache, nullptr, error, [&](Cache& on, void*) -> Status {
+                              const replayssm_stream* stream, replayssm_error* error) {
+  return call(cache, stream, error, [&](Cache& on, void*) -> Status {
     const Result<SlotInfo> facts = on.info(slot);
     if (!facts.ok()) return facts.status();
     replayssm_slot_info known{};
@@ -186,7 +240,7 @@ replayssm_code replayssm_slot(replayssm_cache* cache, int64_t slot, replayssm_sl
     known.committed = facts->committed;
     known.block_references = facts->block_references;
     known.zero = facts->zero ? 1 : 0;
-    return write_sized(known, "info", sizeof(known), info);
+    return write_sized(known, "info", info);
   });
 }
 
@@ -200,7 +254,7 @@ replayssm_code replayssm_materialize(replayssm_cache* cache,
     std::vector<MaterializeItem> list;
     for (int32_t i = 0; i < count; ++i) {
       replayssm_materialize_item known;
-      REPLAYSSM_RETURN_IF_ERROR(read_sized(element_of(items, i), "items", sizeof(known), known));
+      REPLAYSSM_RETURN_IF_ERROR(read_sized(element_of(items, i), "items", known));
       list.push_back({known.source, known.position, known.target});
     }
     return on.materialize(list, handle);
@@ -228,25 +282,29 @@ replayssm_code replayssm_store_state(replayssm_cache* cache, int64_t slot,
 }
 
 replayssm_code replayssm_export(replayssm_cache* cache, int64_t slot, void* bytes, size_t capacity,
-                                size_t* size, replayssm_error* error) {
-  return call(cache, nullptr, error, [&](Cache& on, void*) -> Status {
+                                size_t* size, const replayssm_stream* stream,
+                                replayssm_error* error) {
+  return call(cache, stream, error, [&](Cache& on, void*) -> Status {
     REPLAYSSM_RETURN_IF_ERROR(need(size, "size"));
+    const Result<std::int64_t> needed = on.export_bytes(slot);
+    if (!needed.ok()) return needed.status();
+    *size = static_cast<size_t>(*needed);
+    if (bytes == nullptr) return {};
+    if (capacity < *size) {
+      return replayssm::error(StatusCode::kResourceExhausted, "bytes: required room for ", *size,
+                              ", given ", capacity);
+    }
     const Result<std::vector<std::byte>> exported = on.export_slot(slot);
     if (!exported.ok()) return exported.status();
-    *size = exported->size();
-    if (bytes == nullptr) return {};
-    if (capacity < exported->size()) {
-      return replayssm::error(StatusCode::kResourceExhausted, "bytes: required room for ",
-                              exported->size(), ", given ", capacity);
-    }
     std::memcpy(bytes, exported->data(), exported->size());
     return {};
   });
 }
 
 replayssm_code replayssm_import(replayssm_cache* cache, const void* bytes, size_t size,
-                                int64_t* slot, replayssm_error* error) {
-  return call(cache, nullptr, error, [&](Cache& on, void*) -> Status {
+                                int64_t* slot, const replayssm_stream* stream,
+                                replayssm_error* error) {
+  return call(cache, stream, error, [&](Cache& on, void*) -> Status {
     REPLAYSSM_RETURN_IF_ERROR(need(slot, "slot"));
     if (size > 0) REPLAYSSM_RETURN_IF_ERROR(need(bytes, "bytes"));
     const Result<std::int64_t> imported =
@@ -261,7 +319,7 @@ replayssm_code replayssm_begin(replayssm_cache* cache, const replayssm_rows* row
                                const replayssm_stream* stream, replayssm_error* error) {
   return call(cache, stream, error, [&](Cache& on, void* handle) -> Status {
     replayssm_rows known;
-    REPLAYSSM_RETURN_IF_ERROR(read_sized(rows, "rows", sizeof(known), known));
+    REPLAYSSM_RETURN_IF_ERROR(read_sized(rows, "rows", known));
     Rows described;
     described.count = known.count;
     described.slots = known.slots;
@@ -269,7 +327,7 @@ replayssm_code replayssm_begin(replayssm_cache* cache, const replayssm_rows* row
     described.parents = known.parents;
     described.offsets = known.offsets;
     described.prefill = known.prefill;
-    described.padding_slot = known.padding_slot;
+    described.padding_slot = known.has_padding_slot != 0 ? known.padding_slot : kNoSlot;
     described.stream = handle;
     return on.begin(described);
   });
@@ -284,7 +342,7 @@ replayssm_code replayssm_conv(replayssm_cache* cache, const replayssm_conv_input
                               const replayssm_stream* stream, replayssm_error* error) {
   return call(cache, stream, error, [&](Cache& on, void* handle) -> Status {
     replayssm_conv_inputs known;
-    REPLAYSSM_RETURN_IF_ERROR(read_sized(inputs, "inputs", sizeof(known), known));
+    REPLAYSSM_RETURN_IF_ERROR(read_sized(inputs, "inputs", known));
     ConvInputs read;
     read.layer = known.layer;
     read.silu = known.no_silu == 0;
@@ -317,7 +375,7 @@ replayssm_code replayssm_commit(replayssm_cache* cache, const replayssm_accepted
                                 const replayssm_stream* stream, replayssm_error* error) {
   return call(cache, stream, error, [&](Cache& on, void* handle) -> Status {
     replayssm_accepted known;
-    REPLAYSSM_RETURN_IF_ERROR(read_sized(accepted, "accepted", sizeof(known), known));
+    REPLAYSSM_RETURN_IF_ERROR(read_sized(accepted, "accepted", known));
     Accepted read;
     read.count = known.count;
     read.tokens = known.tokens;

@@ -13,11 +13,38 @@
 
 namespace replayssm::capi {
 
+// Sizes that version 0.1 was frozen with: what every later library must accept from a program
+// compiled against it.
+template <typename T>
+inline constexpr std::size_t kFrozenSize = 0;
+#define REPLAYSSM_FROZEN(type, size)                                                           \
+  template <>                                                                                  \
+  inline constexpr std::size_t kFrozenSize<type> = sizeof(void*) == 8 ? (size) : sizeof(type); \
+  static_assert(sizeof(type) >= kFrozenSize<type>, "a frozen struct has shrunk")
+REPLAYSSM_FROZEN(replayssm_error, 1032);
+REPLAYSSM_FROZEN(replayssm_stream, 24);
+REPLAYSSM_FROZEN(replayssm_tensor, 88);
+REPLAYSSM_FROZEN(replayssm_layer, 104);
+REPLAYSSM_FROZEN(replayssm_parallel_for, 24);
+REPLAYSSM_FROZEN(replayssm_tensor_spec, 40);
+REPLAYSSM_FROZEN(replayssm_tensor_memory, 24);
+REPLAYSSM_FROZEN(replayssm_config, 120);
+REPLAYSSM_FROZEN(replayssm_bytes, 48);
+REPLAYSSM_FROZEN(replayssm_slot_info, 48);
+REPLAYSSM_FROZEN(replayssm_materialize_item, 32);
+REPLAYSSM_FROZEN(replayssm_layer_state, 184);
+REPLAYSSM_FROZEN(replayssm_rows, 64);
+REPLAYSSM_FROZEN(replayssm_layer_inputs, 624);
+REPLAYSSM_FROZEN(replayssm_conv_inputs, 192);
+REPLAYSSM_FROZEN(replayssm_accepted, 40);
+#undef REPLAYSSM_FROZEN
+
 // Reads a struct whose caller may be older (its missing tail is 0) or newer (its tail must be 0:
 // fields that this library does not know would otherwise be ignored silently).
 template <typename T>
-[[nodiscard]] Status read_sized(const T* given, const char* name, std::size_t least, T& known) {
-  static_assert(std::is_trivially_copyable_v<T>);
+[[nodiscard]] Status read_sized(const T* given, const char* name, T& known) {
+  static_assert(std::is_trivially_copyable_v<T> && kFrozenSize<T> > 0);
+  constexpr std::size_t least = kFrozenSize<T>;
   if (given == nullptr) return invalid_argument(name, ": required, given null");
   std::uint32_t size = 0;
   std::memcpy(&size, given, sizeof(size));
@@ -33,6 +60,11 @@ template <typename T>
   }
   known = T{};
   std::memcpy(&known, given, std::min<std::size_t>(size, sizeof(T)));
+  if constexpr (requires { known.reserved; }) {
+    if (known.reserved != 0) {
+      return invalid_argument(name, ": reserved must be 0, given ", known.reserved);
+    }
+  }
   return {};
 }
 
@@ -44,18 +76,22 @@ template <typename T>
   return reinterpret_cast<const T*>(reinterpret_cast<const unsigned char*>(array) + i * size);
 }
 
-// Writes as much of a struct as the caller has room for; struct_size stays the caller's.
+// Writes as much of a struct as the caller has room for, zeros where the caller knows more fields;
+// struct_size stays the caller's.
 template <typename T>
-[[nodiscard]] Status write_sized(const T& known, const char* name, std::size_t least, T* target) {
+[[nodiscard]] Status write_sized(const T& known, const char* name, T* target) {
   if (target == nullptr) return invalid_argument(name, ": required, given null");
   std::uint32_t size = 0;
   std::memcpy(&size, target, sizeof(size));
-  if (size < least) {
-    return invalid_argument(name, ": struct_size must be at least ", least, ", given ", size);
+  if (size < kFrozenSize<T>) {
+    return invalid_argument(name, ": struct_size must be at least ", kFrozenSize<T>, ", given ",
+                            size);
   }
-  std::memcpy(reinterpret_cast<unsigned char*>(target) + sizeof(size),
-              reinterpret_cast<const unsigned char*>(&known) + sizeof(size),
-              std::min<std::size_t>(size, sizeof(T)) - sizeof(size));
+  auto* bytes = reinterpret_cast<unsigned char*>(target);
+  const std::size_t common = std::min<std::size_t>(size, sizeof(T));
+  std::memcpy(bytes + sizeof(size), reinterpret_cast<const unsigned char*>(&known) + sizeof(size),
+              common - sizeof(size));
+  std::memset(bytes + common, 0, size - common);
   return {};
 }
 

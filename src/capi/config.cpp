@@ -11,7 +11,7 @@ replayssm_code report(const Status& status, replayssm_error* error) {
   if (error == nullptr) return code;
   std::uint32_t size = 0;
   std::memcpy(&size, error, sizeof(size));
-  if (size < sizeof(replayssm_error)) return code;  // no room: the code alone has to do
+  if (size < kFrozenSize<replayssm_error>) return code;  // no room: the code alone has to do
   error->code = code;
   const std::size_t length = std::min(status.message().size(), sizeof(error->message) - 1);
   std::memcpy(error->message, status.message().data(), length);
@@ -23,10 +23,14 @@ Status read_stream(const replayssm_stream* given, std::int32_t device, void*& st
   stream = nullptr;
   if (given == nullptr) return {};
   replayssm_stream known;
-  REPLAYSSM_RETURN_IF_ERROR(read_sized(given, "stream", sizeof(replayssm_stream), known));
+  REPLAYSSM_RETURN_IF_ERROR(read_sized(given, "stream", known));
   if (known.device != device) {
     return invalid_argument("stream: the cache lives on device kind ", device,
                             ", given a stream of kind ", known.device);
+  }
+  if (known.device_index != 0) {
+    return error(StatusCode::kUnsupported, "stream: device_index must be 0 in this version, given ",
+                 known.device_index);
   }
   stream = known.handle;
   return {};
@@ -36,8 +40,10 @@ Status read_tensor(const replayssm_tensor& given, const char* name, TensorView& 
   view = TensorView{};
   if (given.data == nullptr) return {};
   if (given.struct_size != sizeof(replayssm_tensor)) {
-    return invalid_argument(name, ": struct_size must be ", sizeof(replayssm_tensor), ", given ",
-                            given.struct_size);
+    return invalid_argument(name, ": struct_size must be ", ", given ", given.struct_size);
+  }
+  if (given.reserved != 0) {
+    return invalid_argument(name, ": reserved must be 0, given ", given.reserved);
   }
   if (given.rank < 1 || given.rank > TensorView::kMaxRank) {
     return invalid_argument(name, ": rank must be 1 to 4, given ", given.rank);
@@ -68,7 +74,7 @@ Status read_enum(std::int32_t given, std::int32_t last, const char* name, Enum& 
 
 Status read_layer(const replayssm_layer* given, CacheConfig& config) {
   replayssm_layer known;
-  REPLAYSSM_RETURN_IF_ERROR(read_sized(given, "layer", sizeof(replayssm_layer), known));
+  REPLAYSSM_RETURN_IF_ERROR(read_sized(given, "layer", known));
   constexpr std::int32_t kAllFlags = 31;
   if ((known.flags & ~kAllFlags) != 0)
     return invalid_argument("layer: unknown flags ", known.flags & ~kAllFlags);
@@ -111,8 +117,7 @@ Status read_memory(const replayssm_config& known, CacheConfig& config) {
   }
   for (std::int32_t i = 0; i < known.memory_count; ++i) {
     replayssm_tensor_memory memory;
-    REPLAYSSM_RETURN_IF_ERROR(
-        read_sized(element_of(known.memory, i), "memory", sizeof(memory), memory));
+    REPLAYSSM_RETURN_IF_ERROR(read_sized(element_of(known.memory, i), "memory", memory));
     config.memory.push_back({memory.base, memory.stride_bytes});
   }
   return {};
@@ -122,7 +127,7 @@ Status read_memory(const replayssm_config& known, CacheConfig& config) {
 
 Status read_config(const replayssm_config* given, CacheConfig& config) {
   replayssm_config known;
-  REPLAYSSM_RETURN_IF_ERROR(read_sized(given, "config", sizeof(replayssm_config), known));
+  REPLAYSSM_RETURN_IF_ERROR(read_sized(given, "config", known));
   if (known.layer_count < 1 || known.layers == nullptr) {
     return invalid_argument("config: layers must hold at least one layer, layer_count is ",
                             known.layer_count);
@@ -163,7 +168,7 @@ Status read_config(const replayssm_config* given, CacheConfig& config) {
   REPLAYSSM_RETURN_IF_ERROR(read_memory(known, config));
   if (known.parallel == nullptr) return {};
   replayssm_parallel_for parallel;
-  REPLAYSSM_RETURN_IF_ERROR(read_sized(known.parallel, "parallel", sizeof(parallel), parallel));
+  REPLAYSSM_RETURN_IF_ERROR(read_sized(known.parallel, "parallel", parallel));
   if (parallel.run == nullptr) return invalid_argument("parallel: run: required, given null");
   config.parallel.run = parallel.run;
   config.parallel.context = parallel.context;

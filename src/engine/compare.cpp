@@ -20,9 +20,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/guard.hpp"
+#include "core/text.hpp"
 #include "engine/agreement.hpp"
 #include "engine/engine_impl.hpp"
-#include "engine/guard.hpp"
 #include "engine/model_impl.hpp"
 
 namespace replayssm {
@@ -48,6 +49,9 @@ double distance(std::span<const float> a, std::span<const float> b) {
   }
   return std::sqrt(sum);
 }
+
+// Deviations of a few times the least are usual; beyond this it is no rounding.
+constexpr double kMostDeviation = 256.0;
 
 double unit_roundoff(ComputeType compute) {
   return compute == ComputeType::kBF16 ? 0x1.0p-9 : 0x1.0p-24;
@@ -85,7 +89,10 @@ Result<double> measured_deviation(const Model& model, const engine::RunnerOption
       const std::span<const float> hidden = runner.hidden(0, static_cast<std::int64_t>(i));
       const Position& position = positions[next - prompt];
       const double size = norm(position.hidden);
-      if (size > 0.0) largest = std::max(largest, distance(position.hidden, hidden) / size);
+      if (size == 0.0) continue;
+      const double relative = distance(position.hidden, hidden) / size;
+      if (!(relative <= largest)) largest = relative;  // NaN counts as the largest
+      if (std::isnan(largest)) return largest;
     }
     const auto accepted = static_cast<std::int32_t>(count);
     REPLAYSSM_RETURN_IF_ERROR(runner.commit({&accepted, 1}));
@@ -182,13 +189,27 @@ class Comparer {
   // token.
   Status find_near_ties() {
     std::vector<std::int32_t> text = prompt_;
-    for (const Position& position : positions_) text.push_back(position.choice.token);
+    for (const Position& position : positions_) {
+      if (!std::isfinite(position.choice.best_logit) || !std::isfinite(norm(position.hidden))) {
+        return error(StatusCode::kDataLoss, "compare: logits that are not finite at output token ",
+                     text.size() - prompt_.size(), "; are the weights whole?");
+      }
+      text.push_back(position.choice.token);
+    }
     const Result<double> measured =
         measured_deviation(model_, reference_options_, text, prompt_.size(), positions_);
     if (!measured.ok()) return measured.status();
     const model::NemotronH& layers = *model_.impl().layers;
     const double least = unit_roundoff(model_.info().compute) *
                          std::sqrt(2.0 * static_cast<double>(model_.info().layers.size()));
+    // Far beyond rounding the two ways of running the reference compute different things, and a
+    // bound made from that would excuse any difference.
+    const double most = std::min(kMostDeviation * least, 0.25);
+    if (!(*measured <= most)) {
+      return error(StatusCode::kInternal,
+                   "compare: the reference in chunks and in single tokens differ by ", *measured,
+                   " of the hidden state, at most ", most, " is rounding");
+    }
     const double deviation = std::max(*measured, least);
     for (std::size_t i = 0; i < positions_.size(); ++i) {
       const double bound = gap_bound(layers, positions_[i], deviation);
@@ -223,7 +244,7 @@ class Comparer {
 
 Result<Comparison> compare(const Model& model, std::span<const std::int32_t> prompt,
                            const CompareOptions& options, const CompareCallback& callback) {
-  return engine::guard([&] { return Comparer(model, prompt, options, callback).run(); });
+  return guard([&] { return Comparer(model, prompt, options, callback).run(); });
 }
 
 }  // namespace replayssm

@@ -140,7 +140,15 @@ Status Engine::Impl::start_continuations(std::size_t row) {
   const auto prompt = static_cast<std::int64_t>(job.request.prompt.size());
   for (std::int32_t i = 1; i < job.request.continuations; ++i) {
     const Result<std::int32_t> sequence = runner_->fork(job.texts.front().sequence);
-    if (!sequence.ok()) return sequence.status();
+    if (!sequence.ok()) {
+      // The prompt is committed and no first token is chosen: nothing of the request can go on.
+      for (Text& started : job.texts) {
+        started.finish = FinishReason::kCancelled;
+        (void)close(started);
+      }
+      reserved_ -= job.request.continuations - i;
+      return sequence.status();
+    }
     --reserved_;
     Text text = make_text(job, i);
     text.sequence = *sequence;

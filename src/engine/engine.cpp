@@ -7,9 +7,9 @@
 #include <new>
 #include <utility>
 
+#include "core/guard.hpp"
 #include "core/text.hpp"
 #include "engine/engine_impl.hpp"
-#include "engine/guard.hpp"
 #include "engine/model_impl.hpp"
 #include "model/layers/linear.hpp"
 
@@ -274,7 +274,7 @@ Engine& Engine::operator=(Engine&&) noexcept = default;
 Engine::~Engine() = default;
 
 Result<Engine> Engine::create(const Model& model, const EngineOptions& options) {
-  return engine::guard([&]() -> Result<Engine> {
+  return guard([&]() -> Result<Engine> {
     Result<std::unique_ptr<Impl>> impl = Impl::create(model, options);
     if (!impl.ok()) return impl.status();
     return Engine(std::move(*impl));
@@ -283,26 +283,26 @@ Result<Engine> Engine::create(const Model& model, const EngineOptions& options) 
 
 Result<Generation> Engine::generate(std::span<const Request> requests,
                                     const TokenCallback& callback) {
-  return engine::guard([&] { return impl_->generate(requests, callback); });
+  return guard([&] { return impl_->generate(requests, callback); });
 }
 
 Result<std::int64_t> Engine::submit(const Request& request) {
-  return engine::guard([&]() -> Result<std::int64_t> {
+  return guard([&]() -> Result<std::int64_t> {
     REPLAYSSM_RETURN_IF_ERROR(impl_->check(request));
     return impl_->submit(request, std::nullopt);
   });
 }
 
 Result<bool> Engine::step(const TokenCallback& callback) {
-  return engine::guard([&] { return impl_->step(callback); });
+  return guard([&] { return impl_->step(callback); });
 }
 
 Status Engine::cancel(std::int64_t request) {
-  return engine::guard([&] { return impl_->cancel(request); });
+  return guard([&] { return impl_->cancel(request); });
 }
 
 Result<std::vector<SequenceOutput>> Engine::take(std::int64_t request) {
-  return engine::guard([&] { return impl_->take(request); });
+  return guard([&] { return impl_->take(request); });
 }
 
 Stats Engine::stats() const { return impl_->stats(); }

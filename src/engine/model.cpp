@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/guard.hpp"
 #include "core/text.hpp"
-#include "engine/guard.hpp"
 #include "engine/model_impl.hpp"
 #include "engine/model_info.hpp"
 
@@ -48,7 +48,7 @@ Status load_tokenizer(const std::string& path, const ModelInfo& info, const LogC
 Model::Model(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 Result<Model> Model::load(const std::string& path, const LoadOptions& options) {
-  return engine::guard([&]() -> Result<Model> {
+  return guard([&]() -> Result<Model> {
     auto impl = std::make_shared<Impl>();
     Result<model::ModelConfig> config = model::load_config(path);
     if (!config.ok()) return config.status();
@@ -87,7 +87,7 @@ bool Model::has_tokenizer() const { return impl_->tokenizer != nullptr; }
 std::span<const std::int32_t> Model::stop_tokens() const { return impl_->stop_tokens; }
 
 Result<std::vector<std::int32_t>> Model::encode(std::string_view text, bool special) const {
-  return engine::guard([&]() -> Result<std::vector<std::int32_t>> {
+  return guard([&]() -> Result<std::vector<std::int32_t>> {
     if (!has_tokenizer())
       return error(StatusCode::kNotFound, "model: the folder has no tokenizer.json");
     return impl_->tokenizer->encode(text, special);
@@ -95,7 +95,7 @@ Result<std::vector<std::int32_t>> Model::encode(std::string_view text, bool spec
 }
 
 Result<std::string> Model::decode(std::span<const std::int32_t> tokens) const {
-  return engine::guard([&]() -> Result<std::string> {
+  return guard([&]() -> Result<std::string> {
     if (!has_tokenizer())
       return error(StatusCode::kNotFound, "model: the folder has no tokenizer.json");
     return impl_->tokenizer->decode(tokens);

@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "core/guard.hpp"
 #include "core/text.hpp"
-#include "engine/guard.hpp"
 #include "engine/runner.hpp"
 #include "model/hub_cache.hpp"
 #include "model/layers/nemotron_h.hpp"
@@ -117,7 +117,7 @@ std::int64_t ModelInfo::conv_bytes() const {
 }
 
 Result<ModelInfo> inspect_model(const std::string& path, ComputeType compute) {
-  return engine::guard([&]() -> Result<ModelInfo> {
+  return guard([&]() -> Result<ModelInfo> {
     const Result<model::ModelConfig> config = model::load_config(path);
     if (!config.ok()) return config.status();
     const Result<model::Checkpoint> checkpoint = model::Checkpoint::open(path);
@@ -133,7 +133,7 @@ Result<ModelInfo> inspect_model(const std::string& path, ComputeType compute) {
 }
 
 Result<std::string> locate_model(const std::string& name, const std::string& hub_folder) {
-  return engine::guard([&]() -> Result<std::string> {
+  return guard([&]() -> Result<std::string> {
     const Result<std::filesystem::path> folder = model::resolve_model(name, hub_folder);
     if (!folder.ok()) return folder.status();
     return folder->string();

@@ -1,8 +1,8 @@
 // How many sequences fit a memory, by decode mode and drafts, counted in full.
 #include <algorithm>
 
+#include "core/guard.hpp"
 #include "core/text.hpp"
-#include "engine/guard.hpp"
 #include "engine/model_info.hpp"
 #include "engine/runner.hpp"
 #include "replayssm/engine.hpp"
@@ -83,7 +83,7 @@ Result<Plan> make_plan(const ModelInfo& model, const PlanOptions& options) {
 }  // namespace
 
 Result<Plan> plan(const ModelInfo& model, const PlanOptions& options) {
-  return engine::guard([&] { return make_plan(model, options); });
+  return guard([&] { return make_plan(model, options); });
 }
 
 }  // namespace replayssm

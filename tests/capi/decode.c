@@ -59,7 +59,6 @@ static void forward(replayssm_cache* cache, int64_t slot, int first, int32_t cou
   rows.count = 1;
   rows.slots = &slot;
   rows.tokens = &count;
-  rows.padding_slot = -1;
   OK(replayssm_begin(cache, &rows, NULL, &error));
   OK(replayssm_fold(cache, NULL, &error));
   memset(&in, 0, sizeof in);
@@ -157,7 +156,11 @@ int main(void) {
   OK(replayssm_cache_create(&config, &cache, &error));
   if (cache == NULL) return 1;
   CHECK(replayssm_cache_implementation(cache) != NULL);
-  OK(replayssm_acquire(cache, &slot, 42, NULL, &error));
+  OK(replayssm_acquire(cache, 42, &slot, NULL, &error));
+  CHECK(slot == 0 && replayssm_cache_free_slots(cache) == 2 &&
+        replayssm_cache_ring_length(cache) == 9);
+  CHECK(replayssm_acquire_slot(cache, slot, 1, NULL, &error) == REPLAYSSM_FAILED_PRECONDITION);
+  CHECK(strcmp(replayssm_code_name(REPLAYSSM_UNSUPPORTED), "unsupported") == 0);
   while (t < 30) { /* drafts of which the last is rejected now and then */
     const int32_t drafts = 1 + step % 4;
     const int32_t accept = step % 3 == 2 ? drafts - 1 : drafts;
@@ -175,19 +178,19 @@ int main(void) {
     }
   }
   info.struct_size = sizeof info;
-  OK(replayssm_slot(cache, slot, &info, &error));
+  OK(replayssm_slot(cache, slot, &info, NULL, &error));
   CHECK(info.position == t && info.seed == 42 && info.error == 0);
 
   /* Fork and import have the same future. */
   OK(replayssm_fork(cache, slot, &twin, NULL, &error));
-  OK(replayssm_export(cache, slot, NULL, 0, &size, &error));
+  OK(replayssm_export(cache, slot, NULL, 0, &size, NULL, &error));
   bytes = malloc(size);
-  OK(replayssm_export(cache, slot, bytes, size, &size, &error));
-  CHECK(replayssm_export(cache, slot, bytes, size - 1, &size, &error) ==
+  OK(replayssm_export(cache, slot, bytes, size, &size, NULL, &error));
+  CHECK(replayssm_export(cache, slot, bytes, size - 1, &size, NULL, &error) ==
         REPLAYSSM_RESOURCE_EXHAUSTED);
-  OK(replayssm_import(cache, bytes, size, &copy, &error));
+  OK(replayssm_import(cache, bytes, size, &copy, NULL, &error));
   ((char*)bytes)[size / 2] = (char)(((char*)bytes)[size / 2] ^ 1);
-  CHECK(replayssm_import(cache, bytes, size, &copy, &error) == REPLAYSSM_DATA_LOSS);
+  CHECK(replayssm_import(cache, bytes, size, &copy, NULL, &error) == REPLAYSSM_DATA_LOSS);
   free(bytes);
   forward(cache, slot, t, 4, 4, out);
   forward(cache, twin, t, 4, 4, other);
@@ -222,6 +225,33 @@ int main(void) {
     OK(replayssm_release(cache, twin, &stream, &error));
     stream.device = REPLAYSSM_DEVICE_CUDA;
     CHECK(replayssm_release(cache, slot, &stream, &error) == REPLAYSSM_INVALID_ARGUMENT);
+  }
+  { /* a struct of a later version: its own fields read as 0 out of this one, reserved stays 0 */
+    struct {
+      replayssm_slot_info known;
+      int64_t later;
+    } grown;
+    memset(&grown, 0x7f, sizeof grown);
+    grown.known.struct_size = sizeof grown;
+    OK(replayssm_slot(cache, slot, &grown.known, NULL, &error));
+    CHECK(grown.later == 0 && grown.known.reserved == 0 && grown.known.position == t + 4);
+    layer.struct_size = sizeof layer;
+  }
+  {
+    replayssm_rows rows;
+    replayssm_bytes memory;
+    double moved = 0.0;
+    memset(&rows, 0, sizeof rows);
+    rows.struct_size = sizeof rows;
+    OK(replayssm_begin(cache, &rows, NULL, &error)); /* no rows */
+    OK(replayssm_abort(cache, NULL, &error));
+    memset(&memory, 0, sizeof memory);
+    memory.struct_size = sizeof memory;
+    memory.reserved = 1; /* an output: nothing is read from it */
+    OK(replayssm_cache_memory(cache, &memory, &error));
+    CHECK(memory.state == 5 * 4 * kHeads * kValue * kKey);
+    OK(replayssm_state_bytes_per_token(&config, 1.0, 1.0, &moved, &error));
+    CHECK(moved > 4.0 * kHeads * kValue * kKey && moved < 8.0 * kHeads * kValue * kKey);
   }
   CHECK(replayssm_release(NULL, slot, NULL, &error) == REPLAYSSM_INVALID_ARGUMENT);
   CHECK(replayssm_release(cache, twin, NULL, NULL) ==

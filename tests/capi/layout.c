@@ -121,7 +121,7 @@ int main(void) {
   FIELD(replayssm_layer_state, conv);
   STRUCT(replayssm_rows);
   FIELD(replayssm_rows, struct_size);
-  FIELD(replayssm_rows, reserved);
+  FIELD(replayssm_rows, has_padding_slot);
   FIELD(replayssm_rows, count);
   FIELD(replayssm_rows, slots);
   FIELD(replayssm_rows, tokens);

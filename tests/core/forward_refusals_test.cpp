@@ -327,6 +327,12 @@ TEST_P(CoreForward, TensorsAreChecked) {
   inputs = small.tensors[0]->inputs;
   inputs.z = inputs.key;
   small.expect_refused(small.cache().step(inputs), kArgument, {"z", "required shape"});
+  for (TensorView LayerInputs::*input :
+       {&LayerInputs::value, &LayerInputs::key, &LayerInputs::gate}) {
+    inputs = small.tensors[0]->inputs;
+    inputs.out.data = (inputs.*input).data;
+    small.expect_refused(small.cache().step(inputs), kArgument, {"out", "overlap"});
+  }
   EXPECT_TRUE(small.cache().step(small.tensors[0]->inputs).ok());
 }
 

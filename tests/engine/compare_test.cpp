@@ -90,6 +90,31 @@ TEST(Compare, TiesAreSeen) {
   EXPECT_TRUE(comparison->agree);
 }
 
+// Logits that are no numbers have no gap: calling their positions near-ties would excuse
+// everything.
+TEST(Compare, LogitsThatAreNotFiniteAreAnError) {
+  for (const std::string name : {"backbone.norm_f.weight", "backbone.layers.0.mixer.D"}) {
+    RandomModel model;
+    bool damaged = false;
+    model.damage = [&](std::vector<Tensor>& tensors) {
+      for (Tensor& tensor : tensors) {
+        if (tensor.name != name) continue;
+        tensor.values[0] = std::numeric_limits<float>::quiet_NaN();
+        damaged = true;
+      }
+    };
+    const auto loaded = Model::load(write_model("nan", model), LoadOptions{});
+    ASSERT_TRUE(damaged) << name;
+    ASSERT_TRUE(loaded.ok());
+    CompareOptions options;
+    options.max_new_tokens = 8;
+    const auto comparison = compare(*loaded, random_tokens(5, 67, 1), options);
+    ASSERT_FALSE(comparison.ok()) << name;
+    EXPECT_NE(comparison.status().message().find("not finite"), std::string::npos)
+        << comparison.status().to_string();
+  }
+}
+
 TEST(Compare, EventsNameTheRunAndCancellingStops) {
   const auto model = Model::load(write_model("cancel", RandomModel{}), LoadOptions{});
   ASSERT_TRUE(model.ok());

@@ -147,6 +147,7 @@ Status materialize_slots(const Context& context, CacheTable& table,
         copy_conv(table, item.source, item.target, static_cast<std::int32_t>(back));
     slots.position[item.target] = item.position;
     slots.seed[item.target] = slots.seed[item.source];
+    slots.error[item.target] |= slots.error[item.source] & kSlotNonFinite;
     slots.zero[item.target] = slots.zero[item.source] != 0 && records == 0 ? 1 : 0;
   }
   return {};

@@ -2,6 +2,7 @@
 #include "model/layers/worker_pool.hpp"
 
 #include <algorithm>
+#include <system_error>
 
 namespace replayssm::model {
 namespace {
@@ -25,7 +26,11 @@ WorkerPool::WorkerPool(int threads) {
   threads = std::clamp(threads, 1, 1024);
   threads_.reserve(static_cast<std::size_t>(threads - 1));
   for (int worker = 1; worker < threads; ++worker) {
-    threads_.emplace_back([this, worker] { work(worker); });
+    try {
+      threads_.emplace_back([this, worker] { work(worker); });
+    } catch (const std::system_error&) {
+      break;  // the machine gives no more; the loops run on those it gave
+    }
   }
 }
 

@@ -9,7 +9,7 @@
 
 #include "replayssm/status.hpp"
 
-namespace replayssm::engine {
+namespace replayssm {
 
 // What `function` returns, or kResourceExhausted. A user's callback may still throw through it.
 template <typename Function>
@@ -17,12 +17,12 @@ auto guard(Function&& function) -> decltype(function()) {
   try {
     return function();
   } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kResourceExhausted, "engine: out of memory");
+    return Status(StatusCode::kResourceExhausted, "out of memory");
   } catch (const std::length_error&) {
-    return Status(StatusCode::kResourceExhausted, "engine: more elements than memory can address");
+    return Status(StatusCode::kResourceExhausted, "more elements than memory can address");
   } catch (const std::system_error& failure) {
-    return Status(StatusCode::kResourceExhausted, std::string("engine: ") + failure.what());
+    return Status(StatusCode::kResourceExhausted, failure.what());
   }
 }
 
-}  // namespace replayssm::engine
+}  // namespace replayssm
