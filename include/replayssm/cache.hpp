@@ -172,7 +172,8 @@ struct Rows {
 
 // Inputs and output of one layer for all tokens of the forward. Axis 0 counts tokens; the last axis
 // is gap-free; other strides are free. Dtypes: the cache's activation dtype; gate and beta may also
-// be f32. `out` may not overlap an input.
+// be f32. `out` may not overlap an input (equal addresses are
+// refused, partial overlaps are the caller's to avoid).
 struct LayerInputs {
   std::int32_t layer = 0;
   TensorView value;  // x or v [tokens, H, V]

@@ -53,7 +53,8 @@ typedef struct replayssm_error {
   uint32_t struct_size;
   replayssm_code code;
   char message[1024]; /* one line, cut off if longer, always terminated */
-} replayssm_error;
+} replayssm_error; /* with a struct_size below this one's nothing is written: the code alone tells
+                    */
 
 /* --- constants */
 

@@ -39,6 +39,13 @@ Status check_lent(const TensorSpec& spec, const TensorMemory& memory, std::size_
     return invalid_argument("memory[", index, "]: stride_bytes must be at least ", spec.bytes,
                             " and a multiple of ", spec.alignment, ", given ", memory.stride_bytes);
   }
+  // Addresses are computed as base + i * stride_bytes.
+  constexpr std::int64_t kMost = std::int64_t{1} << 60;
+  if (spec.count > 1 && memory.stride_bytes > kMost / spec.count) {
+    return invalid_argument("memory[", index, "]: ", spec.count,
+                            " times stride_bytes must be at most 2^60, given ",
+                            memory.stride_bytes);
+  }
   return {};
 }
 

@@ -68,7 +68,10 @@ Status read_states(const replayssm_layer_state* given, std::int32_t count,
     replayssm_layer_state known;
     REPLAYSSM_RETURN_IF_ERROR(read_sized(element_of(given, i), "layers", known));
     LayerState state;
-    state.key_major = known.key_major != 0;
+    if (known.key_major != 0 && known.key_major != 1) {
+      return invalid_argument("layers: key_major must be 0 or 1, given ", known.key_major);
+    }
+    state.key_major = known.key_major == 1;
     REPLAYSSM_RETURN_IF_ERROR(read_tensor(known.state, "state", state.state));
     REPLAYSSM_RETURN_IF_ERROR(read_tensor(known.conv, "conv", state.conv));
     states.push_back(state);

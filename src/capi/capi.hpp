@@ -39,6 +39,9 @@ REPLAYSSM_FROZEN(replayssm_conv_inputs, 192);
 REPLAYSSM_FROZEN(replayssm_accepted, 40);
 #undef REPLAYSSM_FROZEN
 
+// No struct will ever be so large; a larger struct_size was never set.
+inline constexpr std::size_t kMostSize = 65536;
+
 // Reads a struct whose caller may be older (its missing tail is 0) or newer (its tail must be 0:
 // fields that this library does not know would otherwise be ignored silently).
 template <typename T>
@@ -48,8 +51,9 @@ template <typename T>
   if (given == nullptr) return invalid_argument(name, ": required, given null");
   std::uint32_t size = 0;
   std::memcpy(&size, given, sizeof(size));
-  if (size < least) {
-    return invalid_argument(name, ": struct_size must be at least ", least, ", given ", size);
+  if (size < least || size > kMostSize) {
+    return invalid_argument(name, ": struct_size must be ", least, " to ", kMostSize, ", given ",
+                            size);
   }
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
   for (std::size_t i = sizeof(T); i < size; ++i) {
@@ -83,9 +87,9 @@ template <typename T>
   if (target == nullptr) return invalid_argument(name, ": required, given null");
   std::uint32_t size = 0;
   std::memcpy(&size, target, sizeof(size));
-  if (size < kFrozenSize<T>) {
-    return invalid_argument(name, ": struct_size must be at least ", kFrozenSize<T>, ", given ",
-                            size);
+  if (size < kFrozenSize<T> || size > kMostSize) {
+    return invalid_argument(name, ": struct_size must be ", kFrozenSize<T>, " to ", kMostSize,
+                            ", given ", size);
   }
   auto* bytes = reinterpret_cast<unsigned char*>(target);
   const std::size_t common = std::min<std::size_t>(size, sizeof(T));

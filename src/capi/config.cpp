@@ -15,6 +15,10 @@ replayssm_code report(const Status& status, replayssm_error* error) {
   error->code = code;
   const std::size_t length = std::min(status.message().size(), sizeof(error->message) - 1);
   std::memcpy(error->message, status.message().data(), length);
+  // One line: what a caller's own text brought along must not break it.
+  for (std::size_t i = 0; i < length; ++i) {
+    if (static_cast<unsigned char>(error->message[i]) < 0x20) error->message[i] = ' ';
+  }
   error->message[length] = '\0';
   return code;
 }
@@ -40,7 +44,8 @@ Status read_tensor(const replayssm_tensor& given, const char* name, TensorView& 
   view = TensorView{};
   if (given.data == nullptr) return {};
   if (given.struct_size != sizeof(replayssm_tensor)) {
-    return invalid_argument(name, ": struct_size must be ", ", given ", given.struct_size);
+    return invalid_argument(name, ": struct_size must be ", sizeof(replayssm_tensor), ", given ",
+                            given.struct_size);
   }
   if (given.reserved != 0) {
     return invalid_argument(name, ": reserved must be 0, given ", given.reserved);

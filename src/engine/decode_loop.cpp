@@ -99,7 +99,10 @@ void Engine::Impl::build_rows() {
 
 engine::Choice Engine::Impl::choose(const Text& text, const Sampling& sampling, std::size_t row,
                                     std::int64_t token, std::int64_t position) {
-  const engine::Choice choice = sampler_.choose(runner_->logits(row, token), sampling, position);
+  const std::span<const float> logits = runner_->logits(row, token);
+  finite_ = finite_ &&
+            std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
+  const engine::Choice choice = sampler_.choose(logits, sampling, position);
   if (sampling.temperature == 0.0F && near_tie(choice, model_.info().compute)) ++stats_.near_ties;
   if (observer_) observer_(text, choice, runner_->hidden(row, token));
   return choice;
@@ -248,6 +251,12 @@ Result<bool> Engine::Impl::step(const TokenCallback& callback) {
     if (!owners_[row].prefill) continue;
     owners_[row].job->prefilled += static_cast<std::int64_t>(rows_[row].tokens.size());
     if (owners_[row].prompt_ends) REPLAYSSM_RETURN_IF_ERROR(start_continuations(row));
+  }
+  if (!finite_) {
+    finite_ = true;
+    REPLAYSSM_RETURN_IF_ERROR(cancel_all());
+    return error(StatusCode::kDataLoss,
+                 "engine: logits that are not finite; are the weights whole?");
   }
   account_time(std::chrono::duration<double>(Clock::now() - start).count());
   REPLAYSSM_RETURN_IF_ERROR(emit(callback));

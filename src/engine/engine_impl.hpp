@@ -114,6 +114,7 @@ class REPLAYSSM_HIDDEN Engine::Impl {
   std::map<std::int64_t, Job> jobs_;  // by id, which is the order of arrival
   std::int64_t next_job_ = 0;
   std::int64_t reserved_ = 0;  // sequences that admitted requests have still to fork
+  bool finite_ = true;         // every logit so far was a number
   bool cancelled_ = false;     // by a callback, in the current step
 
   // The current step.

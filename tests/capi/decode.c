@@ -253,6 +253,16 @@ int main(void) {
     OK(replayssm_state_bytes_per_token(&config, 1.0, 1.0, &moved, &error));
     CHECK(moved > 4.0 * kHeads * kValue * kKey && moved < 8.0 * kHeads * kValue * kKey);
   }
+  info.struct_size = 0x7fffffff; /* never set */
+  CHECK(replayssm_slot(cache, slot, &info, NULL, &error) == REPLAYSSM_INVALID_ARGUMENT);
+  config.implementation = "no\nsuch";
+  CHECK(replayssm_cache_tensors(&config, NULL, 0, &count, &error) == REPLAYSSM_OK);
+  {
+    replayssm_cache* none = NULL;
+    CHECK(replayssm_cache_create(&config, &none, &error) == REPLAYSSM_UNSUPPORTED);
+    CHECK(none == NULL && strchr(error.message, '\n') == NULL);
+  }
+  config.implementation = NULL;
   CHECK(replayssm_release(NULL, slot, NULL, &error) == REPLAYSSM_INVALID_ARGUMENT);
   CHECK(replayssm_release(cache, twin, NULL, NULL) ==
         REPLAYSSM_FAILED_PRECONDITION); /* no error struct: still a code */

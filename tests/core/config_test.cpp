@@ -174,6 +174,10 @@ std::vector<Mistake> mistakes() {
        [](CacheConfig& c) { c.memory[0].stride_bytes = -4096; },
        kArgument,
        {"-4096"}},
+      {"stride overflow",
+       [](CacheConfig& c) { c.memory[0].stride_bytes = std::int64_t{1} << 60; },
+       kArgument,
+       {"memory[0]", "2^60"}},
   };
 }
 

@@ -1,6 +1,8 @@
 // How texts end early and what is refused: cancellations, the context, sequences, options.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "engine/model_impl.hpp"
 #include "engine/runner.hpp"
 #include "tests/engine/engine_fixture.hpp"
@@ -163,6 +165,30 @@ TEST(EngineLimits, OptionsAreRefusedByName) {
   const Status unknown = refused([](EngineOptions& o) { o.implementation = "nonsense"; });
   EXPECT_EQ(unknown.code(), StatusCode::kUnsupported);
   EXPECT_TRUE(has(unknown, "nonsense"));
+}
+
+TEST(EngineLimits, WeightsThatAreNotFiniteEndTheTextWithAnError) {
+  testing_models::RandomModel model;
+  model.damage = [](std::vector<testing_models::Tensor>& tensors) {
+    for (auto& tensor : tensors) {
+      if (tensor.name == "lm_head.weight")
+        tensor.values[7] = std::numeric_limits<float>::quiet_NaN();
+    }
+  };
+  const auto loaded = Model::load(testing_models::write_model("not_finite", model), LoadOptions{});
+  ASSERT_TRUE(loaded.ok());
+  for (const float temperature : {0.0F, 1.0F}) {
+    Result<Engine> engine = Engine::create(*loaded, {});
+    ASSERT_TRUE(engine.ok());
+    Request request;
+    request.prompt = {1, 2, 3};
+    request.max_new_tokens = 4;
+    request.sampling.temperature = temperature;
+    const auto generation = engine->generate({&request, 1});
+    ASSERT_FALSE(generation.ok());
+    EXPECT_EQ(generation.status().code(), StatusCode::kDataLoss);
+    EXPECT_NE(generation.status().message().find("not finite"), std::string::npos);
+  }
 }
 
 TEST(EngineLimits, ANamedImplementationRuns) {

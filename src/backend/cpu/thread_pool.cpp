@@ -2,7 +2,7 @@
 #include "backend/cpu/thread_pool.hpp"
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
 
 namespace replayssm::cpu {
 namespace {
@@ -19,7 +19,7 @@ ThreadPool::ThreadPool(int threads) {
   for (int i = 0; i < extra; ++i) {
     try {
       threads_.emplace_back([this, i] { work(i + 1); });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       break;  // the machine gives no more; the loop runs on those it gave
     }
   }

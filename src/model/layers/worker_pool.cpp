@@ -2,7 +2,7 @@
 #include "model/layers/worker_pool.hpp"
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
 
 namespace replayssm::model {
 namespace {
@@ -28,7 +28,7 @@ WorkerPool::WorkerPool(int threads) {
   for (int worker = 1; worker < threads; ++worker) {
     try {
       threads_.emplace_back([this, worker] { work(worker); });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       break;  // the machine gives no more; the loops run on those it gave
     }
   }
