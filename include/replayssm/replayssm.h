@@ -17,6 +17,7 @@
 #ifndef REPLAYSSM_REPLAYSSM_H
 #define REPLAYSSM_REPLAYSSM_H
 
+/* NOLINTBEGIN: this file is C, whatever language includes it. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -397,4 +398,5 @@ REPLAYSSM_API replayssm_code replayssm_abort(replayssm_cache* cache, const repla
 } /* extern "C" */
 #endif
 
+/* NOLINTEND */
 #endif /* REPLAYSSM_REPLAYSSM_H */

@@ -47,12 +47,12 @@ inline constexpr std::size_t kMostSize = 65536;
 template <typename T>
 [[nodiscard]] Status read_sized(const T* given, const char* name, T& known) {
   static_assert(std::is_trivially_copyable_v<T> && kFrozenSize<T> > 0);
-  constexpr std::size_t least = kFrozenSize<T>;
+  constexpr std::size_t kLeast = kFrozenSize<T>;
   if (given == nullptr) return invalid_argument(name, ": required, given null");
   std::uint32_t size = 0;
   std::memcpy(&size, given, sizeof(size));
-  if (size < least || size > kMostSize) {
-    return invalid_argument(name, ": struct_size must be ", least, " to ", kMostSize, ", given ",
+  if (size < kLeast || size > kMostSize) {
+    return invalid_argument(name, ": struct_size must be ", kLeast, " to ", kMostSize, ", given ",
                             size);
   }
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);

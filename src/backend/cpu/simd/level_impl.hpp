@@ -3,6 +3,8 @@
 // another.
 #pragma once
 
+#include <cstddef>
+
 #include "backend/cpu/level.hpp"
 #include "backend/cpu/simd/elementary.hpp"
 
@@ -18,6 +20,10 @@ struct SimdLevel {
     std::int32_t i = 0;
     for (; i + kWidth <= n; i += kWidth) body(i, kWidth);
     if (i < n) body(i, n - i);
+  }
+
+  static constexpr std::size_t bytes_of(std::int32_t count, std::size_t size) {
+    return static_cast<std::size_t>(count) * size;
   }
 
   static V load_lanes(const float* p, std::int32_t lanes) {
@@ -332,17 +338,15 @@ struct SimdLevel {
 
   static void load(const void* source, DType dtype, std::int32_t n, float* values) {
     const auto* bytes = static_cast<const unsigned char*>(source);
-    const std::int32_t size = dtype == DType::kF32 ? 4 : 2;
+    const std::int64_t size = dtype == DType::kF32 ? 4 : 2;
     std::int32_t i = 0;
-    for (; i + kWidth <= n; i += kWidth)
-      load_vector(bytes + std::int64_t{i} * size, dtype).store(values + i);
+    for (; i + kWidth <= n; i += kWidth) load_vector(bytes + i * size, dtype).store(values + i);
     if (i == n) return;
     alignas(64) unsigned char tail[4 * kWidth] = {};
-    __builtin_memcpy(tail, bytes + std::int64_t{i} * size,
-                     static_cast<unsigned long>((n - i) * size));
+    __builtin_memcpy(tail, bytes + i * size, bytes_of(n - i, static_cast<std::size_t>(size)));
     alignas(64) float wide[kWidth];
     load_vector(tail, dtype).store(wide);
-    __builtin_memcpy(values + i, wide, static_cast<unsigned long>(n - i) * sizeof(float));
+    __builtin_memcpy(values + i, wide, bytes_of(n - i, sizeof(float)));
   }
   static V load_vector(const unsigned char* p, DType dtype) {
     if (dtype == DType::kBF16) return V::load_bf16(p);
@@ -352,17 +356,15 @@ struct SimdLevel {
 
   static void store(const float* values, std::int32_t n, void* target, DType dtype) {
     auto* bytes = static_cast<unsigned char*>(target);
-    const std::int32_t size = dtype == DType::kF32 ? 4 : 2;
+    const std::int64_t size = dtype == DType::kF32 ? 4 : 2;
     std::int32_t i = 0;
-    for (; i + kWidth <= n; i += kWidth)
-      store_vector(V::load(values + i), bytes + std::int64_t{i} * size, dtype);
+    for (; i + kWidth <= n; i += kWidth) store_vector(V::load(values + i), bytes + i * size, dtype);
     if (i == n) return;
     alignas(64) float wide[kWidth] = {};
-    __builtin_memcpy(wide, values + i, static_cast<unsigned long>(n - i) * sizeof(float));
+    __builtin_memcpy(wide, values + i, bytes_of(n - i, sizeof(float)));
     alignas(64) unsigned char tail[4 * kWidth];
     store_vector(V::load(wide), tail, dtype);
-    __builtin_memcpy(bytes + std::int64_t{i} * size, tail,
-                     static_cast<unsigned long>((n - i) * size));
+    __builtin_memcpy(bytes + i * size, tail, bytes_of(n - i, static_cast<std::size_t>(size)));
   }
   static void store_vector(V x, unsigned char* p, DType dtype) {
     if (dtype == DType::kBF16) {
