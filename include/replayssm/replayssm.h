@@ -13,6 +13,7 @@
  * - Every call returns a replayssm_code and, where `error` is not null, one line that says what was
  * required, what was given and what is supported. When a call fails, nothing has been written.
  * - A handle is used from one thread at a time; different handles are independent.
+ * It is over 400 lines long, because a C interface is included as one file.
  */
 #ifndef REPLAYSSM_REPLAYSSM_H
 #define REPLAYSSM_REPLAYSSM_H
