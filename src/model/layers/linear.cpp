@@ -109,6 +109,30 @@ const void* slice_source(const MatrixView& matrix, std::int64_t first, std::int6
   return buffer.data();
 }
 
+// Stored weights [outputs, inputs] into the layout that oneDNN chose. Its constructor and execute()
+// may throw dnnl::error; execute() may run on several threads at once.
+struct Packing {
+  Packing(std::int64_t output_count, std::int64_t inputs, DType dtype)
+      : outputs(output_count),
+        packed(product_description(1, output_count, inputs, dtype).weights_desc()),
+        // [inputs, outputs] seen through a matrix whose rows are outputs.
+        stored({inputs, output_count}, dnnl_type(dtype), memory::format_tag::ba),
+        reorder(dnnl::reorder::primitive_desc(cpu_engine(), stored, cpu_engine(), packed)) {}
+
+  void execute(const void* source, void* target) const {
+    const SingleThreadScope scope;
+    dnnl::stream stream(cpu_engine());
+    memory from(stored, cpu_engine(), const_cast<void*>(source));
+    memory to(packed, cpu_engine(), target);
+    reorder.execute(stream, from, to);
+    stream.wait();
+  }
+
+  std::int64_t outputs;
+  memory::desc packed, stored;
+  dnnl::reorder reorder;
+};
+
 }  // namespace
 
 Linear::Linear() = default;
@@ -142,15 +166,19 @@ Result<Linear> Linear::create(const MatrixView& matrix, DType compute, WorkerPoo
   impl->dtype = impl->emulated ? DType::kF32 : compute;
 
   const std::int64_t width = slice_outputs(matrix.outputs, matrix.inputs);
-  std::vector<Status> failures;
+  // At most two widths occur, each with a reorder made here, before the workers start: making one
+  // is the expensive part, and oneDNN's cache of them is then asked by one thread.
+  std::vector<Packing> packings;
   try {
     const SingleThreadScope scope;
     for (std::int64_t first = 0; first < matrix.outputs; first += width) {
       Impl::Slice slice;
       slice.first = first;
       slice.outputs = std::min(width, matrix.outputs - first);
-      slice.packed =
-          product_description(1, slice.outputs, matrix.inputs, impl->dtype).weights_desc();
+      if (packings.empty() || packings.back().outputs != slice.outputs) {
+        packings.emplace_back(slice.outputs, matrix.inputs, impl->dtype);
+      }
+      slice.packed = packings.back().packed;
       slice.bytes = static_cast<std::int64_t>(slice.packed.get_size());
       slice.data = allocate_aligned(slice.bytes);
       if (slice.data == nullptr) {
@@ -163,22 +191,14 @@ Result<Linear> Linear::create(const MatrixView& matrix, DType compute, WorkerPoo
     return dnnl_failure("describing the weights", failure);
   }
 
-  failures.resize(impl->slices.size());
+  std::vector<Status> failures(impl->slices.size());
   pool.for_each(static_cast<std::int64_t>(impl->slices.size()), [&](std::int64_t index, int) {
     Impl::Slice& slice = impl->slices[static_cast<std::size_t>(index)];
     try {
-      const SingleThreadScope scope;
       std::vector<std::byte> buffer;
       const void* source = slice_source(matrix, slice.first, slice.outputs, impl->dtype, buffer);
-      dnnl::stream stream(cpu_engine());
-      // [inputs, outputs] seen through a matrix whose rows are outputs.
-      const memory from(
-          {{matrix.inputs, slice.outputs}, dnnl_type(impl->dtype), memory::format_tag::ba},
-          cpu_engine(), const_cast<void*>(source));
-      memory to(slice.packed, cpu_engine(), slice.data.get());
-      memory from_view = from;
-      dnnl::reorder(from_view, to).execute(stream, from_view, to);
-      stream.wait();
+      const bool full = slice.outputs == packings.front().outputs;
+      (full ? packings.front() : packings.back()).execute(source, slice.data.get());
     } catch (const dnnl::error& failure) {
       failures[static_cast<std::size_t>(index)] = dnnl_failure("packing the weights", failure);
     } catch (const std::bad_alloc&) {
