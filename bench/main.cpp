@@ -101,7 +101,7 @@ int main(int argc, char** argv) {
     std::cerr << "error: " << report.status().to_string() << "\n";
     return report.status().code() == replayssm::StatusCode::kNotFound ? 2 : 1;
   }
-  std::cout << (json ? to_json(*report) : to_text(*report));
+  std::cout << (json ? to_json(*report) : to_text(*report) + batch_one_line(*report));
   const bool verified = std::all_of(report->rows.begin(), report->rows.end(),
                                     [](const auto& row) { return row.verified; });
   return verified ? 0 : 1;

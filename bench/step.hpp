@@ -57,6 +57,8 @@ struct StepReport {
 
 [[nodiscard]] std::string to_json(const StepReport& report);
 [[nodiscard]] std::string to_text(const StepReport& report);
+// What replay gained at batch 1 and what it cannot gain there, one line; empty without such rows.
+[[nodiscard]] std::string batch_one_line(const StepReport& report);
 
 // --- pieces that run_step is made of
 

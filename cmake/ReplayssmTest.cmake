@@ -1,6 +1,11 @@
 # Helpers for the rooms below tests/.
 if(REPLAYSSM_BUILD_TESTS)
-  find_package(GTest REQUIRED)
+  if(CMAKE_CROSSCOMPILING AND EXISTS /usr/src/googletest/googletest/CMakeLists.txt)
+    # Debian's googletest holds the sources, from which another machine's library is made.
+    add_subdirectory(/usr/src/googletest/googletest "${PROJECT_BINARY_DIR}/googletest" EXCLUDE_FROM_ALL)
+  else()
+    find_package(GTest REQUIRED)
+  endif()
 endif()
 
 # A folder that files written by a test may live in; each test gets its own.

@@ -2,6 +2,9 @@
 
 Fields and values must be as they were. A struct may have grown at its end, never shrunk; new structs,
 fields behind the old ones and new values are fine.
+
+Arguments: the frozen listing, then the command that prints the current one (a program, or an emulator
+and a program).
 """
 
 import subprocess
@@ -30,10 +33,10 @@ def differences(frozen: str, current: str) -> list[str]:
 
 
 def main() -> int:
-    program, frozen_path = sys.argv[1:3]
+    frozen_path, *command = sys.argv[1:]
     with open(frozen_path, encoding="utf-8") as file:
         frozen = file.read()
-    current = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    current = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     broken = differences(frozen, current)
     # What this check must reject: a field moved, a value changed, a struct shrunk, a name gone.
     first_field = next(line for line in frozen.splitlines() if line.startswith("field"))
