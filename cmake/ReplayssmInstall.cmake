@@ -44,6 +44,13 @@ endif()
 # Relative to the file itself, so that an installed copy may be moved.
 file(RELATIVE_PATH _replayssm_pc_to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 string(REGEX REPLACE "/$" "" _replayssm_pc_to_prefix "${_replayssm_pc_to_prefix}")
+# What a static library leaves to the program's link: with CUDA its runtime too, where this build found it.
+set(REPLAYSSM_PC_LIBS_PRIVATE "-lstdc++ -pthread")
+if(REPLAYSSM_ENABLE_CUDA)
+  get_target_property(_replayssm_cudart CUDA::cudart_static IMPORTED_LOCATION)
+  get_filename_component(_replayssm_cudart_dir "${_replayssm_cudart}" DIRECTORY)
+  string(PREPEND REPLAYSSM_PC_LIBS_PRIVATE "-L${_replayssm_cudart_dir} -lcudart_static -ldl -lrt ")
+endif()
 configure_file("${PROJECT_SOURCE_DIR}/cmake/replayssm-kernels.pc.in"
   "${PROJECT_BINARY_DIR}/replayssm-kernels.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/replayssm-kernels.pc"

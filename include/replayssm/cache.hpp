@@ -281,6 +281,11 @@ class REPLAYSSM_API Cache {
   // then.
   [[nodiscard]] Result<std::int64_t> import_slot(std::span<const std::byte> bytes);
   [[nodiscard]] Result<SlotInfo> info(std::int64_t slot) const;
+  // Of many slots, an entry each: on a device one wait for all of them.
+  [[nodiscard]] Result<std::vector<SlotInfo>> info(std::span<const std::int64_t> slots) const;
+  // Takes SlotError bits back, once they have been read. kInvalidArgument: bits that cannot be
+  // cleared; a torn slot stays torn until it is released.
+  [[nodiscard]] Status clear_errors(std::int64_t slot, std::uint32_t bits, void* stream = nullptr);
 
   // --- one forward
   // Describes the rows. An earlier forward that was not committed is aborted first; a call that is

@@ -282,6 +282,18 @@ REPLAYSSM_API replayssm_code replayssm_slot(replayssm_cache* cache, int64_t slot
                                             replayssm_slot_info* info,
                                             const replayssm_stream* stream, replayssm_error* error);
 
+/* The same of `count` slots with one wait: infos[i] of slots[i], written with
+ * infos[0].struct_size as their stride. Nothing is written when one of them is not held. */
+REPLAYSSM_API replayssm_code replayssm_slots(replayssm_cache* cache, const int64_t* slots,
+                                             int32_t count, replayssm_slot_info* infos,
+                                             const replayssm_stream* stream,
+                                             replayssm_error* error);
+/* Takes REPLAYSSM_SLOT_* bits back, once they have been read, in stream order; REPLAYSSM_SLOT_TORN
+ * cannot be: a torn slot can only be released. */
+REPLAYSSM_API replayssm_code replayssm_clear_errors(replayssm_cache* cache, int64_t slot,
+                                                    uint32_t bits, const replayssm_stream* stream,
+                                                    replayssm_error* error);
+
 typedef struct replayssm_materialize_item {
   uint32_t struct_size;
   uint32_t reserved;

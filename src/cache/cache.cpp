@@ -100,6 +100,12 @@ Result<std::int64_t> Cache::import_slot(std::span<const std::byte> bytes) {
 Result<SlotInfo> Cache::info(std::int64_t slot) const {
   return guard([&] { return impl_->info(slot); });
 }
+Result<std::vector<SlotInfo>> Cache::info(std::span<const std::int64_t> slots) const {
+  return guard([&] { return impl_->info(slots); });
+}
+Status Cache::clear_errors(std::int64_t slot, std::uint32_t bits, void* stream) {
+  return guard([&] { return impl_->clear_errors(slot, bits, stream); });
+}
 
 Status Cache::begin(const Rows& rows) {
   return guard([&] { return impl_->begin(rows); });

@@ -6,27 +6,13 @@
 #include "cache/cache_impl.hpp"
 #include "core/checks.hpp"
 #include "core/control.hpp"
+#include "core/export_order.hpp"
 #include "core/layout.hpp"
 #include "core/text.hpp"
 #include "plan/choose.hpp"
 
 namespace replayssm {
 namespace {
-
-TensorMemory& memory_of(LayerTable& layer, TensorRole role) {
-  switch (role) {
-    case TensorRole::kRingValue: return layer.value;
-    case TensorRole::kRingKey: return layer.key;
-    case TensorRole::kRingGate: return layer.gate;
-    case TensorRole::kRingBeta: return layer.beta;
-    case TensorRole::kRingInvNorm: return layer.inv_norm;
-    case TensorRole::kRingUpdate: return layer.update;
-    case TensorRole::kConv: return layer.conv;
-    case TensorRole::kState:
-    case TensorRole::kControl: break;
-  }
-  return layer.state;
-}
 
 Status check_lent(const TensorSpec& spec, const TensorMemory& memory, std::size_t index) {
   if (memory.base == nullptr ||

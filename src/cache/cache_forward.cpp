@@ -105,7 +105,8 @@ Status check_inputs(const LayerInputs& inputs, const LayerShape& shape, DType ac
   }
   rule.output = true;
   REPLAYSSM_RETURN_IF_ERROR(check(inputs.out, "out", shape.heads, shape.value_dim));
-  // Records are copied from the inputs after outputs have been stored.
+  // Heads run side by side in no fixed order, so one reads inputs after another has stored outputs;
+  // mamba2 also copies its records from the inputs after its own outputs.
   for (const TensorView* input :
        {&inputs.value, &inputs.key, &inputs.query, &inputs.gate, &inputs.beta, &inputs.z}) {
     if (inputs.out.present() && input->data == inputs.out.data) {
@@ -151,6 +152,9 @@ Status Cache::Impl::check_all_layers_ran() const {
   return {};
 }
 
+// Far beyond any use, and so little that the place of a row's nodes cannot overflow.
+constexpr std::int64_t kMaxNodeStride = std::int64_t{1} << 28;
+
 Status Cache::Impl::commit(const Accepted& accepted) {
   if (stage_ == Stage::kClosed)
     return failed_precondition("commit: no forward is open (was it committed already?)");
@@ -159,14 +163,16 @@ Status Cache::Impl::commit(const Accepted& accepted) {
     return invalid_argument("commit: required ", table_.forward.count, " rows, as in begin, given ",
                             accepted.count);
   }
-  if (accepted.node_stride < 0) {
-    return invalid_argument("commit: node_stride must not be negative, given ",
+  if (accepted.node_stride < 0 || accepted.node_stride > kMaxNodeStride) {
+    return invalid_argument("commit: node_stride must be 0 to ", kMaxNodeStride, ", given ",
                             accepted.node_stride);
   }
   REPLAYSSM_RETURN_IF_ERROR(check_all_layers_ran());
-  REPLAYSSM_RETURN_IF_ERROR(backend_->commit(table_, accepted));
-  close();
-  return {};
+  const Status status = backend_->commit(table_, accepted);
+  // A device may report what went wrong after it has ended the forward; the host ends it with it.
+  const bool ended = accepted.count > 0 && table_.forward.count == 0;
+  if (status.ok() || ended) close();
+  return status;
 }
 
 Status Cache::Impl::abort(void* stream) {

@@ -36,6 +36,8 @@ class REPLAYSSM_HIDDEN Cache::Impl {
   [[nodiscard]] Result<std::vector<std::byte>> export_slot(std::int64_t slot);
   [[nodiscard]] Result<std::int64_t> import_slot(std::span<const std::byte> bytes);
   [[nodiscard]] Result<SlotInfo> info(std::int64_t slot);
+  [[nodiscard]] Result<std::vector<SlotInfo>> info(std::span<const std::int64_t> slots);
+  [[nodiscard]] Status clear_errors(std::int64_t slot, std::uint32_t bits, void* stream);
 
   [[nodiscard]] Status begin(const Rows& rows);
   [[nodiscard]] Status fold(void* stream);
@@ -68,6 +70,7 @@ class REPLAYSSM_HIDDEN Cache::Impl {
   [[nodiscard]] Status check_held(std::int64_t slot, const char* call) const;
   [[nodiscard]] Status check_closed(const char* call) const;
   [[nodiscard]] Status check_layer_call(std::int32_t layer, const char* call) const;
+  [[nodiscard]] Status read_info(std::int64_t slot, SlotInfo& info);
   [[nodiscard]] Status check_whole(std::int64_t slot, const char* call);
   [[nodiscard]] Status check_fresh(std::int64_t slot, const char* call);
   [[nodiscard]] Status check_states(std::span<const LayerState> layers, const char* call,

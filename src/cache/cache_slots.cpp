@@ -29,7 +29,7 @@ Status Cache::Impl::check_closed(const char* call) const {
 Status Cache::Impl::check_whole(std::int64_t slot, const char* call) {
   if (!backend_->cursors_on_host()) return {};
   SlotInfo facts;
-  REPLAYSSM_RETURN_IF_ERROR(backend_->info(table_, slot, facts));
+  REPLAYSSM_RETURN_IF_ERROR(read_info(slot, facts));
   if ((facts.error & kSlotTorn) == 0) return {};
   return failed_precondition(call, ": slot ", slot,
                              " is torn by an abandoned forward; only release is legal");
@@ -38,7 +38,7 @@ Status Cache::Impl::check_whole(std::int64_t slot, const char* call) {
 Status Cache::Impl::check_fresh(std::int64_t slot, const char* call) {
   if (!backend_->cursors_on_host()) return {};
   SlotInfo facts;
-  REPLAYSSM_RETURN_IF_ERROR(backend_->info(table_, slot, facts));
+  REPLAYSSM_RETURN_IF_ERROR(read_info(slot, facts));
   if (facts.position == 0 && facts.committed == 0 && facts.zero && facts.block_references == 1)
     return {};
   return failed_precondition(call, ": slot ", slot, " must be fresh, given one at position ",
@@ -161,7 +161,7 @@ Result<ExportHeader> Cache::Impl::export_header(std::int64_t slot) {
   REPLAYSSM_RETURN_IF_ERROR(check_held(slot, "export_slot"));
   REPLAYSSM_RETURN_IF_ERROR(check_whole(slot, "export_slot"));
   ExportHeader header;
-  REPLAYSSM_RETURN_IF_ERROR(backend_->info(table_, slot, header.info));
+  REPLAYSSM_RETURN_IF_ERROR(read_info(slot, header.info));
   REPLAYSSM_RETURN_IF_ERROR(backend_->conv_valid(table_, slot, header.conv_valid));
   // Conventional decoding has no window and no records that another one could be too small for.
   header.window = config_.decode == DecodeMode::kReplay ? config_.window : 1;
@@ -225,11 +225,33 @@ Result<std::int64_t> Cache::Impl::import_slot(std::span<const std::byte> bytes) 
   return *slot;
 }
 
+Status Cache::Impl::read_info(std::int64_t slot, SlotInfo& info) {
+  return backend_->info(table_, {&slot, 1}, {&info, 1});
+}
+
 Result<SlotInfo> Cache::Impl::info(std::int64_t slot) {
   REPLAYSSM_RETURN_IF_ERROR(check_held(slot, "info"));
   SlotInfo facts;
-  REPLAYSSM_RETURN_IF_ERROR(backend_->info(table_, slot, facts));
+  REPLAYSSM_RETURN_IF_ERROR(read_info(slot, facts));
   return facts;
+}
+
+Result<std::vector<SlotInfo>> Cache::Impl::info(std::span<const std::int64_t> slots) {
+  for (const std::int64_t slot : slots) REPLAYSSM_RETURN_IF_ERROR(check_held(slot, "info"));
+  std::vector<SlotInfo> facts(slots.size());
+  if (!slots.empty()) REPLAYSSM_RETURN_IF_ERROR(backend_->info(table_, slots, facts));
+  return facts;
+}
+
+Status Cache::Impl::clear_errors(std::int64_t slot, std::uint32_t bits, void* stream) {
+  REPLAYSSM_RETURN_IF_ERROR(check_held(slot, "clear_errors"));
+  constexpr std::uint32_t kClearable = kSlotNonFinite | kSlotOutOfRange;
+  if ((bits & ~kClearable) != 0) {
+    return invalid_argument("clear_errors: bits must be of ", kClearable,
+                            " (not finite, out of range; a torn slot can only be released), given ",
+                            bits);
+  }
+  return backend_->clear_errors(table_, slot, bits, stream);
 }
 
 std::int64_t Cache::Impl::free_slots() const {

@@ -1,5 +1,7 @@
 // The C interface: each function reads its structs, calls the C++ cache and reports.
+// It has over 400 lines because it holds one function a call of the header, in the header's order.
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,6 +44,18 @@ replayssm_bytes bytes_of(const CacheBytes& counted) {
   known.conv = counted.conv;
   known.control = counted.control;
   known.scratch = counted.scratch;
+  return known;
+}
+
+replayssm_slot_info slot_info_of(const SlotInfo& facts) {
+  replayssm_slot_info known{};
+  known.error = facts.error;
+  known.position = facts.position;
+  known.block = facts.block;
+  known.seed = facts.seed;
+  known.committed = facts.committed;
+  known.block_references = facts.block_references;
+  known.zero = facts.zero ? 1 : 0;
   return known;
 }
 
@@ -109,9 +123,7 @@ replayssm_code replayssm_cache_tensors(const replayssm_config* config, replayssm
       spec.count = (*list)[i].count;
       spec.bytes = (*list)[i].bytes;
       spec.alignment = (*list)[i].alignment;
-      auto* target =
-          const_cast<replayssm_tensor_spec*>(element_of(specs, static_cast<std::int64_t>(i)));
-      if (i > 0) target->struct_size = specs->struct_size;
+      replayssm_tensor_spec* target = element_to_write(specs, static_cast<std::int64_t>(i));
       REPLAYSSM_RETURN_IF_ERROR(write_sized(spec, "specs", target));
     }
     return {};
@@ -235,16 +247,34 @@ replayssm_code replayssm_slot(replayssm_cache* cache, int64_t slot, replayssm_sl
   return call(cache, stream, error, [&](Cache& on, void*) -> Status {
     const Result<SlotInfo> facts = on.info(slot);
     if (!facts.ok()) return facts.status();
-    replayssm_slot_info known{};
-    known.error = facts->error;
-    known.position = facts->position;
-    known.block = facts->block;
-    known.seed = facts->seed;
-    known.committed = facts->committed;
-    known.block_references = facts->block_references;
-    known.zero = facts->zero ? 1 : 0;
-    return write_sized(known, "info", info);
+    return write_sized(slot_info_of(*facts), "info", info);
   });
+}
+
+replayssm_code replayssm_slots(replayssm_cache* cache, const int64_t* slots, int32_t count,
+                               replayssm_slot_info* infos, const replayssm_stream* stream,
+                               replayssm_error* error) {
+  return call(cache, stream, error, [&](Cache& on, void*) -> Status {
+    if (count < 0 || (count > 0 && (slots == nullptr || infos == nullptr))) {
+      return invalid_argument("slots and infos: must hold count = ", count, " entries");
+    }
+    if (count == 0) return {};
+    const Result<std::vector<SlotInfo>> facts =
+        on.info(std::span(slots, static_cast<std::size_t>(count)));
+    if (!facts.ok()) return facts.status();
+    // A struct_size that no entry can have is refused at the first one.
+    for (std::size_t i = 0; i < facts->size(); ++i) {
+      replayssm_slot_info* target = element_to_write(infos, static_cast<std::int64_t>(i));
+      REPLAYSSM_RETURN_IF_ERROR(write_sized(slot_info_of((*facts)[i]), "infos", target));
+    }
+    return {};
+  });
+}
+
+replayssm_code replayssm_clear_errors(replayssm_cache* cache, int64_t slot, uint32_t bits,
+                                      const replayssm_stream* stream, replayssm_error* error) {
+  return call(cache, stream, error,
+              [&](Cache& on, void* handle) { return on.clear_errors(slot, bits, handle); });
 }
 
 replayssm_code replayssm_materialize(replayssm_cache* cache,

@@ -80,6 +80,18 @@ template <typename T>
   return reinterpret_cast<const T*>(reinterpret_cast<const unsigned char*>(array) + i * size);
 }
 
+// The same, to be written: the first element's struct_size counts for all. Copied as bytes, since a
+// struct_size that is no multiple of the alignment puts elements anywhere.
+template <typename T>
+[[nodiscard]] T* element_to_write(T* array, std::int64_t i) {
+  auto* target = const_cast<T*>(element_of(array, i));
+  if (i > 0) {
+    std::memcpy(reinterpret_cast<unsigned char*>(target),
+                reinterpret_cast<const unsigned char*>(array), sizeof(std::uint32_t));
+  }
+  return target;
+}
+
 // Writes as much of a struct as the caller has room for, zeros where the caller knows more fields;
 // struct_size stays the caller's.
 template <typename T>

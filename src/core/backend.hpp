@@ -49,7 +49,12 @@ class Backend {
                                           void* stream) = 0;
   [[nodiscard]] virtual Status store_state(const CacheTable& table, std::int64_t slot,
                                            std::span<const LayerState> layers, void* stream) = 0;
-  [[nodiscard]] virtual Status info(const CacheTable& table, std::int64_t slot, SlotInfo& info) = 0;
+  // infos[i] of slot of[i], all read at the same time.
+  [[nodiscard]] virtual Status info(const CacheTable& table, std::span<const std::int64_t> of,
+                                    std::span<SlotInfo> infos) = 0;
+  // Clears bits of a slot's error word, in stream order; the host side has refused kSlotTorn.
+  [[nodiscard]] virtual Status clear_errors(CacheTable& table, std::int64_t slot,
+                                            std::uint32_t bits, void* stream) = 0;
   // The slot's tensors in export order (docs/formats.md) to and from host bytes of exactly the
   // right size.
   [[nodiscard]] virtual Status export_payload(const CacheTable& table, std::int64_t slot,

@@ -2,6 +2,7 @@
 #include "core/layout.hpp"
 
 #include "core/checks.hpp"
+#include "core/export_order.hpp"
 #include "core/tables.hpp"
 
 namespace replayssm {
@@ -20,24 +21,13 @@ std::vector<TensorSpec> tensor_specs(const CacheConfig& config) {
   std::vector<TensorSpec> specs;
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     const LayerShape& shape = config.layers[i];
-    const std::int64_t heads = shape.heads;
-    const std::int64_t groups = shape.groups;
     const auto add = [&](TensorRole role, std::int64_t count, std::int64_t bytes) {
       if (bytes > 0)
         specs.push_back({role, static_cast<std::int32_t>(i), count, bytes, kTensorAlignment});
     };
-    const std::int64_t gate_width = shape.rule == Rule::kKda ? shape.key_dim : 1;
     add(TensorRole::kState, config.blocks, states * state_elements(shape) * 4);
-    add(TensorRole::kRingValue, config.slots, heads * ring * shape.value_dim * act);
-    add(TensorRole::kRingKey, config.slots, groups * ring * shape.key_dim * act);
-    add(TensorRole::kRingGate, config.slots,
-        heads * ring * gate_width * bytes_of(gate_record_dtype(shape, config.activations)));
-    if (shape.rule != Rule::kMamba2) {
-      add(TensorRole::kRingBeta, config.slots, heads * ring * 4);
-      add(TensorRole::kRingInvNorm, config.slots, groups * ring * 4);
-      add(TensorRole::kRingUpdate, config.slots,
-          heads * ring * shape.value_dim * bytes_of(config.update));
-    }
+    for (const RecordPart& part : record_parts(shape, config.activations, config.update))
+      add(part.role, config.slots, part.pieces * ring * part.bytes);
     if (shape.conv_channels > 0)
       add(TensorRole::kConv, config.slots, conv_ring * shape.conv_channels * act);
   }
@@ -45,15 +35,28 @@ std::vector<TensorSpec> tensor_specs(const CacheConfig& config) {
   return specs;
 }
 
-std::int64_t record_bytes(const LayerShape& shape, DType activations, DType update) {
-  const std::int64_t act = bytes_of(activations);
-  const std::int64_t heads = shape.heads;
-  const std::int64_t groups = shape.groups;
-  std::int64_t bytes = heads * shape.value_dim * act + groups * shape.key_dim * act;
-  if (shape.rule == Rule::kMamba2) return bytes + heads * 4;
+RecordParts record_parts(const LayerShape& shape, DType activations, DType update) {
   const std::int64_t gate_width = shape.rule == Rule::kKda ? shape.key_dim : 1;
-  bytes += heads * gate_width * bytes_of(gate_record_dtype(shape, activations));
-  bytes += heads * 4 + groups * 4 + heads * shape.value_dim * bytes_of(update);
+  RecordParts parts;
+  const auto add = [&](TensorRole role, std::int64_t pieces, std::int64_t bytes) {
+    parts.part[parts.count++] = {role, pieces, bytes};
+  };
+  add(TensorRole::kRingValue, shape.heads, shape.value_dim * bytes_of(activations));
+  add(TensorRole::kRingKey, shape.groups, shape.key_dim * bytes_of(activations));
+  add(TensorRole::kRingGate, shape.heads,
+      gate_width * bytes_of(gate_record_dtype(shape, activations)));
+  if (shape.rule != Rule::kMamba2) {
+    add(TensorRole::kRingBeta, shape.heads, 4);
+    add(TensorRole::kRingInvNorm, shape.groups, 4);
+    add(TensorRole::kRingUpdate, shape.heads, shape.value_dim * bytes_of(update));
+  }
+  return parts;
+}
+
+std::int64_t record_bytes(const LayerShape& shape, DType activations, DType update) {
+  std::int64_t bytes = 0;
+  for (const RecordPart& part : record_parts(shape, activations, update))
+    bytes += part.pieces * part.bytes;
   return bytes;
 }
 

@@ -55,6 +55,9 @@ struct RowDescriptor {
   std::uint8_t zero = 0;  // the checkpoint counts as 0 before the fold
   std::uint8_t tree = 0;
   std::uint8_t folded = 0;  // the fold has run and the slot's cursors say so
+  // On a device: the row was refused after begin and commits nothing. A word of its own, which the
+  // kernels that find out set while others read the rest.
+  std::uint32_t refused = 0;
 
   // The block a step reads, and whether it counts as 0.
   [[nodiscard]] constexpr std::int64_t read_block() const {

@@ -8,11 +8,17 @@
 
 namespace replayssm {
 
+// Which entry of a table of `count` comes to place j when its `by` first ones go to the back, `by`
+// at most `count`.
+[[nodiscard]] REPLAYSSM_HOST_DEVICE inline std::int32_t rotated(std::int32_t j, std::int32_t by,
+                                                                std::int32_t count) {
+  return j + by < count ? j + by : j + by - count;
+}
+
 // After a fold of the `folded` oldest of R records the freed places go to the back, oldest first.
 REPLAYSSM_HOST_DEVICE inline void order_after_fold(const std::uint16_t* order, std::int32_t ring,
                                                    std::int32_t folded, std::uint16_t* result) {
-  for (std::int32_t j = 0; j < ring; ++j)
-    result[j] = order[j + folded < ring ? j + folded : j + folded - ring];
+  for (std::int32_t j = 0; j < ring; ++j) result[j] = order[rotated(j, folded, ring)];
 }
 
 // Moves the accepted ones of the pending places to their front, keeping the order of both parts.
@@ -35,7 +41,7 @@ REPLAYSSM_HOST_DEVICE inline void order_after_accept(std::uint16_t* pending_orde
 // free places.
 REPLAYSSM_HOST_DEVICE inline void rotate_left(std::uint16_t* order, std::int32_t count,
                                               std::int32_t by, std::uint16_t* spare) {
-  for (std::int32_t i = 0; i < count; ++i) spare[i] = order[(i + by) % count];
+  for (std::int32_t i = 0; i < count; ++i) spare[i] = order[rotated(i, by, count)];
   for (std::int32_t i = 0; i < count; ++i) order[i] = spare[i];
 }
 

@@ -237,6 +237,68 @@ int main(void) {
     CHECK(grown.later == 0 && grown.known.reserved == 0 && grown.known.position == t + 4);
     layer.struct_size = sizeof layer;
   }
+  { /* many slots at once, and error bits taken back */
+    struct {
+      replayssm_slot_info known;
+      int64_t later;
+    } many[2];
+    int64_t slots[2];
+    slots[0] = copy;
+    slots[1] = slot;
+    memset(many, 0x7f, sizeof many);
+    many[0].known.struct_size = sizeof many[0]; /* that of the first counts */
+    OK(replayssm_slots(cache, slots, 2, &many[0].known, NULL, &error));
+    CHECK(many[0].known.position == t + 4 && many[1].known.position == t + 4);
+    CHECK(many[0].known.seed == 42 && many[1].known.seed == 42 && many[1].known.error == 0);
+    CHECK(many[1].later == 0 && many[1].known.struct_size == sizeof many[0]);
+    OK(replayssm_slots(cache, NULL, 0, NULL, NULL, &error));
+    CHECK(replayssm_slots(cache, NULL, 1, &many[0].known, NULL, &error) ==
+          REPLAYSSM_INVALID_ARGUMENT);
+    CHECK(replayssm_slots(cache, slots, -1, &many[0].known, NULL, &error) ==
+          REPLAYSSM_INVALID_ARGUMENT);
+    many[0].known.position = -5;
+    slots[1] = twin; /* released */
+    CHECK(replayssm_slots(cache, slots, 2, &many[0].known, NULL, &error) ==
+          REPLAYSSM_FAILED_PRECONDITION);
+    CHECK(many[0].known.position == -5);
+    many[0].known.struct_size = 4;
+    CHECK(replayssm_slots(cache, slots, 1, &many[0].known, NULL, &error) ==
+          REPLAYSSM_INVALID_ARGUMENT);
+    OK(replayssm_clear_errors(cache, slot, REPLAYSSM_SLOT_NON_FINITE | REPLAYSSM_SLOT_OUT_OF_RANGE,
+                              NULL, &error));
+    CHECK(replayssm_clear_errors(cache, slot, REPLAYSSM_SLOT_TORN, NULL, &error) ==
+          REPLAYSSM_INVALID_ARGUMENT);
+    CHECK(replayssm_clear_errors(cache, twin, REPLAYSSM_SLOT_NON_FINITE, NULL, &error) ==
+          REPLAYSSM_FAILED_PRECONDITION);
+  }
+  { /* elements as far apart as an odd struct_size says, so that the second is not aligned */
+    enum {
+      kOddInfo = sizeof(replayssm_slot_info) + 5,
+      kOddSpec = sizeof(replayssm_tensor_spec) + 3
+    };
+    union {
+      replayssm_slot_info info;
+      replayssm_tensor_spec spec;
+      unsigned char bytes[5 * kOddInfo];
+    } odd;
+    replayssm_slot_info second;
+    replayssm_tensor_spec last;
+    int64_t slots[2];
+    slots[0] = slot;
+    slots[1] = copy;
+    memset(&odd, 0x7f, sizeof odd);
+    odd.info.struct_size = kOddInfo;
+    OK(replayssm_slots(cache, slots, 2, &odd.info, NULL, &error));
+    memcpy(&second, odd.bytes + kOddInfo, sizeof second);
+    CHECK(second.struct_size == kOddInfo && second.position == t + 4 && second.seed == 42);
+    CHECK(odd.bytes[2 * kOddInfo - 1] == 0 && odd.bytes[2 * kOddInfo] == 0x7f);
+    memset(&odd, 0x7f, sizeof odd);
+    odd.spec.struct_size = kOddSpec;
+    OK(replayssm_cache_tensors(&config, &odd.spec, 5, &count, &error));
+    memcpy(&last, odd.bytes + 4 * kOddSpec, sizeof last);
+    CHECK(count == 5 && last.struct_size == kOddSpec && last.role > odd.spec.role);
+    CHECK(last.bytes > 0 && last.count > 0 && odd.bytes[5 * kOddSpec] == 0x7f);
+  }
   {
     replayssm_rows rows;
     replayssm_bytes memory;

@@ -39,7 +39,8 @@ TEST_P(CoreForward, BeginRefuses) {
   rows.slots = two.data();
   rows.tokens = many.data();
   rows.prefill = prefill.data();
-  small.expect_refused(small.cache().begin(rows), kExhausted, {"25 tokens", "24"});
+  small.expect_refused(small.cache().begin(rows), kExhausted,
+                       {"row 1 ends at token 25", "at most 24 tokens of one forward"});
   const std::vector<std::int32_t> longer = {25, 0};
   rows.tokens = longer.data();
   small.expect_refused(small.cache().begin(rows), kArgument, {"max_tokens = 24", "given 25"});
@@ -55,7 +56,9 @@ TEST_P(CoreForward, BeginRefuses) {
                                                    {0, std::numeric_limits<std::int64_t>::max()}}) {
     rows.offsets = offsets.data();
     const Status status = small.cache().begin(rows);
-    small.expect_refused(status, offsets[1] == 22 ? kExhausted : kArgument, {});
+    const bool behind = offsets[1] == 22;
+    small.expect_refused(status, behind ? kExhausted : kArgument,
+                         {behind ? "row 1 ends at token 25" : "offset must be at least"});
   }
   rows.offsets = nullptr;
   for (const std::vector<std::int32_t>& parents : {std::vector<std::int32_t>{-1, 1, 0, -1, 0, 1},
@@ -173,6 +176,8 @@ TEST_P(CoreForward, CommitRefuses) {
   refused({2, 2}, {0, 1, 0, 0, 1, 0, 0, 0}, {"row 1"});
   accepted.node_stride = -4;
   refused({1, 1}, {0, 0, 0, 0, 0, 0, 0, 0}, {"node_stride", "-4"});
+  accepted.node_stride = std::numeric_limits<std::int64_t>::max();  // a row's place would overflow
+  refused({1, 1}, {0, 0, 0, 0, 0, 0, 0, 0}, {"node_stride", "9223372036854775807"});
   accepted.node_stride = 1;  // two nodes do not fit a row of one
   refused({2, 1}, {0, 1}, {"row 0", "node_stride", "1"});
   accepted.node_stride = 0;

@@ -6,6 +6,7 @@
 
 #include "core/layout.hpp"
 #include "core/tables.hpp"
+#include "math/law_rows.hpp"
 
 namespace replayssm::cpu {
 
@@ -84,14 +85,6 @@ class RecordAccess {
 }
 [[nodiscard]] inline std::uint16_t* conv_order(const CacheTable& table, std::int64_t slot) {
   return table.slots.conv_order + slot * table.conv_ring;
-}
-// The row's parents, or null for a chain.
-[[nodiscard]] inline const std::int32_t* row_parents(const CacheTable& table, std::int64_t row) {
-  return table.forward.rows[row].tree != 0 ? table.forward.parents + row * table.max_step_tokens
-                                           : nullptr;
-}
-[[nodiscard]] inline std::int32_t parent_of(const std::int32_t* parents, std::int32_t token) {
-  return parents != nullptr ? parents[token] : token - 1;
 }
 
 // What comes before record j on the path of a pending token, where the n committed records are

@@ -1,6 +1,7 @@
 // What a room of the CPU backend is given: the tables, the threads, the working memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "backend/cpu/level.hpp"
@@ -35,6 +36,14 @@ void parallel(const Context& context, std::int64_t count, Body body) {
 
 // Floats of scratch a worker needs for any operation on a cache with this ring and T_max.
 [[nodiscard]] std::int64_t scratch_floats(std::int32_t ring, std::int32_t max_step_tokens);
+
+// Heads that a worker takes together, of `heads` in all: it knows what it will read next, and a
+// group's heads share dot products of keys. Fewer where the workers would not get two turns each.
+[[nodiscard]] inline std::int32_t heads_per_item(const Context& context, std::int64_t heads) {
+  constexpr std::int64_t kMost = 8;  // more were no faster (docs/cpu.md)
+  return static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(heads / (2 * context.threads.workers), 1, kMost));
+}
 
 // Tokens that prefill takes at once, so that their f32 copies stay in the nearer caches.
 inline constexpr std::int32_t kPrefillTokens = 32;

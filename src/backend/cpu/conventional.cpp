@@ -1,6 +1,7 @@
 // The conventional step, the baseline: state read, updated and written at every token; with drafts,
 // a state a token. A block then holds T_max states; token i of a step that starts at state c leaves
 // its own at (c + 1 + i) mod T_max.
+#include <algorithm>
 #include <array>
 
 #include "backend/cpu/rooms.hpp"
@@ -10,7 +11,7 @@ namespace replayssm::cpu {
 namespace {
 
 void conventional_head(const Level& level, CacheTable& table, const LayerInputs& inputs,
-                       std::int64_t row_number, std::int32_t head, Arena arena) {
+                       std::int64_t row_number, std::int32_t head, const float* next, Arena arena) {
   const LayerTable& layer = table.layers[inputs.layer];
   const LayerShape& shape = layer.shape;
   const RowDescriptor& desc = table.forward.rows[row_number];
@@ -33,6 +34,7 @@ void conventional_head(const Level& level, CacheTable& table, const LayerInputs&
   // The last token's state may take the place of the one the step starts from: a level reads a row
   // before it writes it.
   run.after = after.data();
+  run.next.matrix = next;
   if (!level.advance(run)) mark_non_finite(table, desc.slot);
   float* gate = arena.take(shape.value_dim);
   store_outputs(level, layer, inputs, desc.token_offset, desc.tokens, head, tokens, gate,
@@ -42,13 +44,34 @@ void conventional_head(const Level& level, CacheTable& table, const LayerInputs&
 }  // namespace
 
 void step_conventional(const Context& context, CacheTable& table, const LayerInputs& inputs) {
-  const std::int64_t heads = table.layers[inputs.layer].shape.heads;
+  const LayerTable& layer = table.layers[inputs.layer];
+  const std::int64_t heads = layer.shape.heads;
   zero_padding(table, inputs.out);
-  parallel(context, table.forward.count * heads, [&](std::int64_t index, int worker) {
-    const RowDescriptor& desc = table.forward.rows[index / heads];
+  const std::int64_t per_item = heads_per_item(context, table.forward.count * heads);
+  const std::int64_t runs = (heads + per_item - 1) / per_item;
+  const std::int64_t items = table.forward.count * runs;
+  const auto state_of = [&](std::int64_t row, std::int64_t head) -> const float* {
+    const RowDescriptor& desc = table.forward.rows[row];
+    if (desc.kind != RowKind::kStep || desc.tokens == 0 || desc.zero != 0) return nullptr;
+    return head_state(layer, desc.source_block, desc.snapshot, head);
+  };
+  parallel(context, items, [&](std::int64_t index, int worker) {
+    const std::int64_t row = index / runs;
+    const RowDescriptor& desc = table.forward.rows[row];
     if (desc.kind != RowKind::kStep || desc.tokens == 0) return;
-    conventional_head(*context.level, table, inputs, index / heads,
-                      static_cast<std::int32_t>(index % heads), context.arena(worker));
+    const std::int64_t begin = index % runs * per_item;
+    const std::int64_t end = std::min(begin + per_item, heads);
+    for (std::int64_t head = begin; head < end; ++head) {
+      const std::int64_t later = index + context.threads.workers;
+      const float* next = nullptr;
+      if (head + 1 < end) {
+        next = state_of(row, head + 1);
+      } else if (later < items) {
+        next = state_of(later / runs, later % runs * per_item);
+      }
+      conventional_head(*context.level, table, inputs, row, static_cast<std::int32_t>(head), next,
+                        context.arena(worker));
+    }
   });
 }
 

@@ -11,6 +11,7 @@
 #include "core/layout.hpp"
 #include "core/text.hpp"
 #include "instances/instances.hpp"
+#include "math/law_slots.hpp"
 
 namespace replayssm::cpu {
 namespace {
@@ -102,15 +103,14 @@ class CpuBackend final : public Backend {
     store_slot(context_, table, slot, layers);
     return {};
   }
-  Status info(const CacheTable& table, std::int64_t slot, SlotInfo& info) override {
-    const SlotTable& slots = table.slots;
-    info.position = slots.position[slot];
-    info.committed = slots.committed[slot];
-    info.block = slots.block[slot];
-    info.block_references = slots.references[info.block];
-    info.zero = slots.zero[slot] != 0;
-    info.seed = slots.seed[slot];
-    info.error = slots.error[slot];
+  Status info(const CacheTable& table, std::span<const std::int64_t> of,
+              std::span<SlotInfo> infos) override {
+    for (std::size_t i = 0; i < of.size(); ++i) infos[i] = slot_info(table.slots, of[i]);
+    return {};
+  }
+  Status clear_errors(CacheTable& table, std::int64_t slot, std::uint32_t bits,
+                      void* /*stream*/) override {
+    table.slots.error[slot] &= ~clearable_errors(bits);
     return {};
   }
   Status export_payload(const CacheTable& table, std::int64_t slot,

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "backend/cpu/access.hpp"
+#include "backend/cpu/prefetch.hpp"
 #include "backend/cpu/replay_head.hpp"
 #include "backend/cpu/rooms.hpp"
 #include "backend/cpu/vec.hpp"
@@ -24,27 +25,69 @@ void mark_non_finite(CacheTable& table, std::int64_t slot) {
       .fetch_or(kSlotNonFinite, std::memory_order_relaxed);
 }
 
+namespace {
+
+// One head of one folding row.
+struct FoldHead {
+  std::int64_t row = -1;
+  std::int32_t layer = 0;
+  std::int32_t head = 0;
+};
+
+HeadSource fold_source(const CacheTable& table, const FoldHead& at) {
+  const RowDescriptor& desc = table.forward.rows[at.row];
+  HeadSource source;
+  source.slot = desc.slot;
+  source.block = desc.source_block;
+  source.zero = desc.zero != 0;
+  source.order = row_order(table, at.row) + table.ring - desc.fold;
+  source.records = desc.fold;
+  return source;
+}
+
+}  // namespace
+
 void fold_rows(const Context& context, CacheTable& table) {
   std::int64_t heads = 0;
   for (std::int32_t i = 0; i < table.layer_count; ++i) heads += table.layers[i].shape.heads;
-  parallel(context, table.forward.folding_count * heads, [&](std::int64_t index, int worker) {
-    const std::int64_t row = table.forward.folding[index / heads];
-    std::int64_t head = index % heads;
-    std::int32_t number = 0;
-    while (head >= table.layers[number].shape.heads) head -= table.layers[number++].shape.heads;
-    const LayerTable& layer = table.layers[number];
-    const RowDescriptor& desc = table.forward.rows[row];
-
-    HeadSource source;
-    source.slot = desc.slot;
-    source.block = desc.source_block;
-    source.zero = desc.zero != 0;
-    source.order = row_order(table, row) + table.ring - desc.fold;
-    source.records = desc.fold;
-    float* target = head_state(layer, desc.target_block, 0, head);
-    const bool finite = replay_head(*context.level, table, layer, source,
-                                    static_cast<std::int32_t>(head), context.arena(worker), target);
-    if (!finite) mark_non_finite(table, desc.slot);
+  const std::int64_t all = table.forward.folding_count * heads;
+  const auto head_at = [&](std::int64_t number) {
+    FoldHead at;
+    if (number >= all) return at;
+    at.row = table.forward.folding[number / heads];
+    std::int64_t head = number % heads;
+    while (head >= table.layers[at.layer].shape.heads) head -= table.layers[at.layer++].shape.heads;
+    at.head = static_cast<std::int32_t>(head);
+    return at;
+  };
+  const std::int64_t per_item = heads_per_item(context, all);
+  const std::int64_t items = (all + per_item - 1) / per_item;
+  parallel(context, items, [&](std::int64_t index, int worker) {
+    const std::int64_t begin = index * per_item;
+    const std::int64_t end = std::min(begin + per_item, all);
+    FoldHead next = head_at(begin);
+    for (std::int64_t number = begin; number < end; ++number) {
+      const FoldHead at = next;
+      // Workers that keep pace take turns.
+      next = head_at(number + 1 < end ? number + 1 : (index + context.threads.workers) * per_item);
+      Lines lines;
+      Ahead ahead;
+      if (next.row >= 0) {
+        const HeadSource later = fold_source(table, next);
+        const LayerTable& layer = table.layers[next.layer];
+        list_fold(table, layer, later.slot, later.order, later.records, next.head, lines);
+        if (!later.zero) ahead.matrix = head_state(layer, later.block, 0, next.head);
+        ahead.lines = lines.data();
+        ahead.count = lines.count();
+      }
+      const LayerTable& layer = table.layers[at.layer];
+      const RowDescriptor& desc = table.forward.rows[at.row];
+      float* target = head_state(layer, desc.target_block, 0, at.head);
+      if (!replay_head(*context.level, table, layer, fold_source(table, at), at.head,
+                       context.arena(worker), target, ahead)) {
+        mark_non_finite(table, desc.slot);
+      }
+    }
   });
 }
 

@@ -26,9 +26,8 @@ std::int64_t head_tokens_floats(std::int64_t n) {
 
 namespace {
 
-// kda: decays of one token from its gate record.
-void kda_decay(const Level& level, const LayerTable& layer, std::int32_t head, const float* gate,
-               float* decay) {
+// kda: what turns a head's gate records into decays.
+GateRun kda_gate(const LayerTable& layer, std::int32_t head) {
   const LayerShape& shape = layer.shape;
   GateRun run;
   run.kind = shape.gate;
@@ -38,7 +37,7 @@ void kda_decay(const Level& level, const LayerTable& layer, std::int32_t head, c
   run.bias = bias != nullptr && shape.gate != GateKind::kLogDecay
                  ? bias + std::int64_t{head} * shape.key_dim
                  : nullptr;
-  level.decay(run, gate, shape.key_dim, decay);
+  return run;
 }
 
 // The decay of a record whose gate is one number: mamba2 keeps dt, gdn keeps g.
@@ -69,36 +68,52 @@ float raw_inverse_norm(const Level& level, const LayerShape& shape, const float*
 
 void load_record_keys(const Level& level, const CacheTable& table, const LayerTable& layer,
                       std::int64_t slot, const std::uint16_t* order, std::int32_t n,
-                      std::int32_t group, HeadTokens& tokens) {
+                      std::int32_t group, HeadTokens& tokens, Stream* stream) {
   const std::int32_t keys = layer.shape.key_dim;
   const RecordAccess record(table, layer, slot);
   for (std::int32_t j = 0; j < n; ++j) {
     float* key = tokens.key + std::int64_t{j} * keys;
     level.load(record.key(group, order[j]), table.activations, keys, key);
+    if (stream != nullptr) stream->pull(16);
     if (layer.shape.rule != Rule::kMamba2)
       level.scale(key, *record.inv_norm(group, order[j]), keys);
   }
 }
 
-void load_record_head(const Level& level, const CacheTable& table, const LayerTable& layer,
-                      std::int64_t slot, const std::uint16_t* order, std::int32_t n,
-                      std::int32_t head, HeadTokens& tokens) {
+void load_record_gates(const Level& level, const CacheTable& table, const LayerTable& layer,
+                       std::int64_t slot, const std::uint16_t* order, std::int32_t n,
+                       std::int32_t head, HeadTokens& tokens, Stream* stream) {
   const LayerShape& shape = layer.shape;
   const RecordAccess record(table, layer, slot);
-  for (std::int32_t j = 0; j < n; ++j) {
-    const std::int64_t index = order[j];
-    level.load(record.value(head, index), table.activations, shape.value_dim,
-               tokens.value + std::int64_t{j} * shape.value_dim);
-    if (shape.rule == Rule::kKda) {
+  if (shape.rule == Rule::kKda) {
+    const GateRun run = kda_gate(layer, head);
+    for (std::int32_t j = 0; j < n; ++j) {
       float* decay = tokens.decay + std::int64_t{j} * shape.key_dim;
-      level.load(record.gate(head, index), record.gate_dtype(), shape.key_dim, decay);
-      kda_decay(level, layer, head, decay, decay);
-    } else {
-      const float gate = load_one(record.gate(head, index), DType::kF32);
-      tokens.decay[j] = scalar_decay(layer, head, gate);
-      tokens.scale[j] = gate;  // mamba2's dt
+      level.load(record.gate(head, order[j]), record.gate_dtype(), shape.key_dim, decay);
+      level.decay(run, decay, shape.key_dim, decay);
+      if (stream != nullptr) stream->pull(128);
     }
-    if (shape.rule != Rule::kMamba2) tokens.scale[j] = *record.beta(head, index);
+    return;
+  }
+  for (std::int32_t j = 0; j < n; ++j) {
+    const float gate = load_one(record.gate(head, order[j]), DType::kF32);
+    tokens.decay[j] = scalar_decay(layer, head, gate);
+    tokens.scale[j] = gate;  // mamba2's dt
+    if (stream != nullptr) stream->pull(16);
+  }
+}
+
+void load_record_head(const Level& level, const CacheTable& table, const LayerTable& layer,
+                      std::int64_t slot, const std::uint16_t* order, std::int32_t n,
+                      std::int32_t head, HeadTokens& tokens, Stream* stream) {
+  const LayerShape& shape = layer.shape;
+  const RecordAccess record(table, layer, slot);
+  load_record_gates(level, table, layer, slot, order, n, head, tokens, stream);
+  for (std::int32_t j = 0; j < n; ++j) {
+    level.load(record.value(head, order[j]), table.activations, shape.value_dim,
+               tokens.value + std::int64_t{j} * shape.value_dim);
+    if (shape.rule != Rule::kMamba2) tokens.scale[j] = *record.beta(head, order[j]);
+    if (stream != nullptr) stream->pull(16);
   }
 }
 
@@ -124,6 +139,7 @@ void load_input_head(const Level& level, const CacheTable& table, const LayerTab
                      std::int32_t head, std::int32_t first, HeadTokens& tokens) {
   const LayerShape& shape = layer.shape;
   const std::int32_t keys = shape.key_dim;
+  const GateRun run = shape.rule == Rule::kKda ? kda_gate(layer, head) : GateRun();
   for (std::int32_t i = 0; i < n; ++i) {
     const std::int64_t from = token_offset + i;
     const std::int64_t token = first + i;
@@ -133,8 +149,9 @@ void load_input_head(const Level& level, const CacheTable& table, const LayerTab
       // Rounded as the record will hold it, so that this step decays as the fold will.
       float* decay = tokens.decay + token * keys;
       level.load(at(inputs.gate, from, head), inputs.gate.dtype, keys, decay);
-      round_through(decay, keys, gate_record_dtype(shape, table.activations));
-      kda_decay(level, layer, head, decay, decay);
+      const DType kept = gate_record_dtype(shape, table.activations);
+      if (kept != inputs.gate.dtype) round_through(decay, keys, kept);
+      level.decay(run, decay, keys, decay);
     } else {
       const float gate = record_gate(layer, inputs, from, head);
       tokens.decay[token] = scalar_decay(layer, head, gate);

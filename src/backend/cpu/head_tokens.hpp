@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cpu/level.hpp"
+#include "backend/cpu/prefetch.hpp"
 #include "backend/cpu/scratch.hpp"
 #include "core/tables.hpp"
 
@@ -24,14 +25,20 @@ struct HeadTokens {
 // Floats that take_head_tokens() needs at most, for arenas.
 [[nodiscard]] std::int64_t head_tokens_floats(std::int64_t n);
 
+// `stream` is fetched meanwhile, about as fast as memory delivers.
 // What the heads of a group share (keys), and what is a head's own (gates, values), of records
 // `order[0..n)` of one slot, into tokens 0 onwards.
 void load_record_keys(const Level& level, const CacheTable& table, const LayerTable& layer,
                       std::int64_t slot, const std::uint16_t* order, std::int32_t n,
-                      std::int32_t group, HeadTokens& tokens);
+                      std::int32_t group, HeadTokens& tokens, Stream* stream = nullptr);
 void load_record_head(const Level& level, const CacheTable& table, const LayerTable& layer,
                       std::int64_t slot, const std::uint16_t* order, std::int32_t n,
-                      std::int32_t head, HeadTokens& tokens);
+                      std::int32_t head, HeadTokens& tokens, Stream* stream = nullptr);
+
+// Decays alone.
+void load_record_gates(const Level& level, const CacheTable& table, const LayerTable& layer,
+                       std::int64_t slot, const std::uint16_t* order, std::int32_t n,
+                       std::int32_t head, HeadTokens& tokens, Stream* stream = nullptr);
 
 // The same of tokens token_offset .. token_offset + n of the inputs, into tokens `first` onwards;
 // queries too where `tokens` has room for them.

@@ -65,13 +65,50 @@ bool advance(const AdvanceRun& run) {
 }
 
 void dot_rows(const float* matrix, std::int32_t rows, std::int32_t keys, const float* vectors,
-              std::int32_t count, float* sums) {
+              std::int32_t count, float* sums, const Ahead& /*next*/) {
   for (std::int32_t r = 0; r < rows; ++r) {
     for (std::int32_t i = 0; i < count; ++i) {
       sums[std::int64_t{i} * rows + r] =
           dot16(matrix + std::int64_t{r} * keys, vectors + std::int64_t{i} * keys, keys);
     }
   }
+}
+
+void walk(const WalkRun& run) {
+  const std::int32_t keys = run.keys;
+  std::copy_n(run.own_key, keys, run.reach_key);
+  std::copy_n(run.own_query, keys, run.reach_query);
+  const auto pass = [&](std::int32_t record) {
+    multiply(run.reach_key, run.decay + std::int64_t{record} * keys, keys);
+    multiply(run.reach_query, run.decay + std::int64_t{record} * keys, keys);
+  };
+  pass(run.own);
+  for (std::int32_t i = 0; i < run.count; ++i) {
+    const float* key = run.key + std::int64_t{run.path[i]} * keys;
+    run.to_key[i] = dot16(key, run.reach_key, keys);
+    run.to_query[i] = dot16(key, run.reach_query, keys);
+    pass(run.path[i]);
+  }
+}
+
+void solve(const SolveRun& run) {
+  for (std::int32_t v = 0; v < run.values; ++v) {
+    float predicted = 0.0F;
+    float output = 0.0F;
+    for (std::int32_t j = 0; j < run.count; ++j) {
+      const float update = run.update[std::int64_t{run.path[j]} * run.values + v];
+      predicted = predicted + run.to_key[j] * update;
+      output = output + run.to_query[j] * update;
+    }
+    if (run.read_key != nullptr) {
+      predicted = predicted + run.read_weight * run.read_key[v];
+      output = output + run.read_weight * run.read_query[v];
+    }
+    run.own_update[v] = run.scale * (run.value[v] - predicted);
+    run.output[v] = output + run.own_weight * run.own_update[v];
+  }
+  store(run.own_update, run.values, run.stored, run.dtype);
+  round_through(run.own_update, run.values, run.dtype);
 }
 
 void combine(const float* matrix, std::int32_t width, const std::int32_t* index,
@@ -102,8 +139,8 @@ void multiply_add(float* y, const float* w, const float* x, std::int32_t n) {
 }  // namespace
 
 const Level& scalar_level() {
-  static constexpr Level kLevel = {"scalar", advance, dot_rows,      combine,
-                                   dot16,    scale,   multiply,      load,
+  static constexpr Level kLevel = {"scalar", advance, dot_rows,      walk,        solve,
+                                   combine,  dot16,   scale,         multiply,    load,
                                    store,    decay,   silu_in_place, multiply_add};
   return kLevel;
 }

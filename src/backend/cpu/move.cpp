@@ -7,43 +7,25 @@
 #include "backend/cpu/replay_head.hpp"
 #include "backend/cpu/rooms.hpp"
 #include "backend/cpu/vec.hpp"
+#include "core/export_order.hpp"
 #include "core/text.hpp"
+#include "math/law_slots.hpp"
 
 namespace replayssm::cpu {
-
-RecordParts record_parts(const CacheTable& table, const LayerTable& layer) {
-  const LayerShape& shape = layer.shape;
-  const auto act = static_cast<std::int64_t>(dtype_bytes(table.activations));
-  const std::int64_t gate_width = shape.rule == Rule::kKda ? shape.key_dim : 1;
-  const auto gate_bytes =
-      static_cast<std::int64_t>(dtype_bytes(gate_record_dtype(shape, table.activations)));
-  RecordParts parts;
-  const auto add = [&](const TensorMemory& memory, std::int64_t pieces, std::int64_t bytes) {
-    parts.part[parts.count++] = {&memory, pieces, bytes};
-  };
-  add(layer.value, shape.heads, shape.value_dim * act);
-  add(layer.key, shape.groups, shape.key_dim * act);
-  add(layer.gate, shape.heads, gate_width * gate_bytes);
-  if (shape.rule != Rule::kMamba2) {
-    add(layer.beta, shape.heads, 4);
-    add(layer.inv_norm, shape.groups, 4);
-    add(layer.update, shape.heads,
-        shape.value_dim * static_cast<std::int64_t>(dtype_bytes(table.update)));
-  }
-  return parts;
-}
 
 void copy_records(const CacheTable& table, std::int64_t source, std::int64_t target,
                   std::int32_t records) {
   if (records == 0) return;
   for (std::int32_t number = 0; number < table.layer_count; ++number) {
-    const RecordParts parts = record_parts(table, table.layers[number]);
-    for (std::size_t i = 0; i < parts.count; ++i) {
-      const RecordPart& part = parts.part[i];
+    const LayerTable& layer = table.layers[number];
+    for (const RecordPart& part : record_parts(layer.shape, table.activations, table.update)) {
+      const TensorMemory& memory = memory_of(layer, part.role);
       for (std::int64_t piece = 0; piece < part.pieces; ++piece) {
         for (std::int32_t j = 0; j < records; ++j) {
-          std::memcpy(part.at(target, piece, table.ring, slot_order(table, target)[j]),
-                      part.at(source, piece, table.ring, slot_order(table, source)[j]),
+          const std::int64_t from = piece * table.ring + slot_order(table, source)[j];
+          const std::int64_t to = piece * table.ring + slot_order(table, target)[j];
+          std::memcpy(element(memory, target, to * part.bytes),
+                      element(memory, source, from * part.bytes),
                       static_cast<std::size_t>(part.bytes));
         }
       }
@@ -83,8 +65,7 @@ Status check_materialize(const CacheTable& table, std::span<const MaterializeIte
       return failed_precondition("materialize: slot ", slot, " is torn; only release is legal");
     }
   }
-  if (slots.position[item.target] != 0 || slots.committed[item.target] != 0 ||
-      slots.zero[item.target] == 0 || slots.references[slots.block[item.target]] != 1) {
+  if (!is_fresh(table, item.target)) {
     return failed_precondition("materialize: the target slot ", item.target, " must be fresh");
   }
   for (std::size_t other = 0; other < items.size(); ++other) {
@@ -94,9 +75,9 @@ Status check_materialize(const CacheTable& table, std::span<const MaterializeIte
                               " is the target of one item and named by another");
     }
   }
-  const std::int64_t oldest = slots.position[item.source] - slots.committed[item.source];
-  if (item.position < oldest || item.position > slots.position[item.source]) {
-    return error(StatusCode::kOutOfRange, "materialize: position must be ", oldest, " to ",
+  if (!position_is_kept(table, item.source, item.position)) {
+    return error(StatusCode::kOutOfRange, "materialize: position must be ",
+                 slots.position[item.source] - slots.committed[item.source], " to ",
                  slots.position[item.source], " (the checkpoint and the end of slot ", item.source,
                  "), given ", item.position);
   }
@@ -106,7 +87,7 @@ Status check_materialize(const CacheTable& table, std::span<const MaterializeIte
     if (shape.conv_channels > 0) width = std::max(width, shape.conv_width);
   }
   const std::int64_t back = slots.position[item.source] - item.position;
-  if (back > 0 && table.conv_ring > 0 && table.conv_history < width - 1 + back) {
+  if (!conv_is_kept(table, back, width)) {
     return failed_precondition(
         "materialize: conv inputs behind position ", item.position,
         " are not kept; create the cache with materialize_history to reach every position");
@@ -147,7 +128,7 @@ Status materialize_slots(const Context& context, CacheTable& table,
         copy_conv(table, item.source, item.target, static_cast<std::int32_t>(back));
     slots.position[item.target] = item.position;
     slots.seed[item.target] = slots.seed[item.source];
-    slots.error[item.target] |= slots.error[item.source] & kSlotNonFinite;
+    slots.error[item.target] |= errors_of_state(slots.error[item.source]);
     slots.zero[item.target] = slots.zero[item.source] != 0 && records == 0 ? 1 : 0;
   }
   return {};

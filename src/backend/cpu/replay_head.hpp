@@ -22,7 +22,8 @@ struct HeadSource {
 
 // Writes the head's state [V, K] to `target`; false when it is not finite.
 inline bool replay_head(const Level& level, const CacheTable& table, const LayerTable& layer,
-                        const HeadSource& source, std::int32_t head, Arena arena, float* target) {
+                        const HeadSource& source, std::int32_t head, Arena arena, float* target,
+                        const Ahead& next = {}) {
   const LayerShape& shape = layer.shape;
   HeadTokens tokens = take_head_tokens(arena, shape, source.records, false);
   load_record_keys(level, table, layer, source.slot, source.order, source.records,
@@ -32,6 +33,7 @@ inline bool replay_head(const Level& level, const CacheTable& table, const Layer
   run.source = source.zero ? nullptr : head_state(layer, source.block, source.snapshot, head);
   run.target = target;
   run.rows = arena.take(shape.key_dim);
+  run.next = next;
   return level.advance(run);
 }
 

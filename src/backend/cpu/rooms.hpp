@@ -8,6 +8,7 @@
 #include <span>
 
 #include "backend/cpu/context.hpp"
+#include "backend/cpu/prefetch.hpp"
 #include "core/tables.hpp"
 
 namespace replayssm::cpu {
@@ -30,6 +31,7 @@ struct StepItem {
   std::int32_t head_begin = 0;
   std::int32_t head_end = 0;
   bool first_of_group = false;
+  StepHead next;  // what this worker will probably do after it
 };
 void step_mamba2_item(const Level& level, const CacheTable& table, const LayerInputs& inputs,
                       const StepItem& item, Arena arena);

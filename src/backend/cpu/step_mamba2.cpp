@@ -62,14 +62,20 @@ void step_mamba2_item(const Level& level, const CacheTable& table, const LayerIn
   load_record_keys(level, table, layer, desc.slot, order, n, item.group, tokens);
   load_input_keys(level, layer, inputs, desc.token_offset, steps, item.group, n, tokens);
   const float* queries = tokens.query + std::int64_t{n} * keys;
-  level.dot_rows(tokens.key, total, keys, queries, steps, dots);
+  level.dot_rows(tokens.key, total, keys, queries, steps, dots, {});
 
   for (std::int32_t head = item.head_begin; head < item.head_end; ++head) {
-    load_record_head(level, table, layer, desc.slot, order, n, head, tokens);
+    Stream stream(next_state(table, layer, {item.row, head}), std::int64_t{values} * keys);
+    load_record_head(level, table, layer, desc.slot, order, n, head, tokens, &stream);
     load_input_head(level, table, layer, inputs, desc.token_offset, steps, head, n, tokens);
+    stream.pull(24);
+    StepHead next = item.next;
+    if (head + 1 < item.head_end) next = {item.row, head + 1};
+    Lines lines;
+    list_ring(table, layer, next, lines);
     if (!desc.reads_zero()) {
       level.dot_rows(head_state(layer, desc.read_block(), 0, head), values, keys, queries, steps,
-                     read);
+                     read, {next_state(table, layer, next), lines.data(), lines.count()});
     }
     for (std::int32_t t = 0; t < steps; ++t) {
       // Decays by suffix: multiplied on from the newest record to the oldest along the token's own

@@ -8,12 +8,14 @@
 #include <new>
 
 #include "backend/cuda/common/block_ledger.hpp"
+#include "backend/cuda/common/grid_limits.hpp"
 #include "backend/cuda/common/launch.cuh"
 #include "backend/cuda/control/control.hpp"
 #include "backend/cuda/fast/rooms.hpp"
 #include "backend/cuda/reference/rooms.hpp"
 #include "backend/cuda/transfer.hpp"
 #include "instances/instances.hpp"
+#include "math/law_slots.hpp"
 
 namespace replayssm::cuda {
 namespace {
@@ -47,6 +49,7 @@ class CudaBackend final : public Backend {
   }
 
   [[nodiscard]] Status prepare(const CacheConfig& config) {
+    REPLAYSSM_RETURN_IF_ERROR(check_grids(config));
     REPLAYSSM_RETURN_IF_ERROR(check(cudaGetDevice(&facts_.ordinal), "asking for the device"));
     REPLAYSSM_RETURN_IF_ERROR(
         check(cudaDeviceGetAttribute(&facts_.multiprocessors, cudaDevAttrMultiProcessorCount,
@@ -186,24 +189,24 @@ class CudaBackend final : public Backend {
     return {};
   }
 
-  Status info(const CacheTable& table, std::int64_t slot, SlotInfo& info) override {
+  Status info(const CacheTable& table, std::span<const std::int64_t> of,
+              std::span<SlotInfo> infos) override {
     const DeviceGuard guard(facts_.ordinal);
-    SlotMirror mirror;
-    REPLAYSSM_RETURN_IF_ERROR(mirror.read(table));
+    TableMirror mirror;
+    REPLAYSSM_RETURN_IF_ERROR(mirror.read(table, false));
     const SlotTable& slots = mirror.slots();
-    info.position = slots.position[slot];
-    info.committed = slots.committed[slot];
-    info.block = slots.block[slot];
-    info.block_references = info.block >= 0 ? slots.references[info.block] : 0;
-    info.zero = slots.zero[slot] != 0;
-    info.seed = slots.seed[slot];
-    info.error = slots.error[slot];
+    for (std::size_t i = 0; i < of.size(); ++i) infos[i] = slot_info(slots, of[i]);
     // The truth is at hand: forks that folds have taken apart need no more reserve.
     if (!open_) {
       std::vector<std::int64_t> blocks(slots.block, slots.block + slots.slots);
       ledger_.refresh(blocks);
     }
     return {};
+  }
+  Status clear_errors(CacheTable& table, std::int64_t slot, std::uint32_t bits,
+                      void* stream) override {
+    const DeviceGuard guard(facts_.ordinal);
+    return cuda::clear_errors(tables(table), slot, bits, stream);
   }
   Status export_payload(const CacheTable& table, std::int64_t slot,
                         std::span<std::byte> bytes) override {
@@ -222,8 +225,8 @@ class CudaBackend final : public Backend {
   }
   Status conv_valid(const CacheTable& table, std::int64_t slot, std::int32_t& valid) override {
     const DeviceGuard guard(facts_.ordinal);
-    SlotMirror mirror;
-    REPLAYSSM_RETURN_IF_ERROR(mirror.read(table));
+    TableMirror mirror;
+    REPLAYSSM_RETURN_IF_ERROR(mirror.read(table, false));
     valid = mirror.slots().conv_valid[slot];
     return {};
   }
@@ -235,12 +238,21 @@ class CudaBackend final : public Backend {
   }
   [[nodiscard]] bool cursors_on_host() const override { return false; }
 
-  // The host knows how many rows there are and whether some may be prompts, nothing more.
+  Status check_begin(CacheTable& table, const Rows& rows) override {
+    if (!checked_) return {};
+    const DeviceGuard guard(facts_.ordinal);
+    std::int64_t tokens = 0;
+    return check_rows_now(table, rows, tokens);
+  }
+  // The host knows how many rows there are and whether some may be prompts, nothing more, unless
+  // the cache is checked.
   Status begin(CacheTable& table, const Rows& rows) override {
     const DeviceGuard guard(facts_.ordinal);
+    std::int64_t tokens = rows.tokens == nullptr && rows.offsets == nullptr ? rows.count : 0;
+    if (checked_) REPLAYSSM_RETURN_IF_ERROR(check_rows_now(table, rows, tokens));
     ForwardTable& forward = table.forward;
     forward.count = rows.count;
-    forward.tokens = rows.tokens == nullptr && rows.offsets == nullptr ? rows.count : 0;
+    forward.tokens = tokens;
     forward.needs_step = rows.count > 0;
     forward.needs_prefill = rows.count > 0 && rows.prefill != nullptr;
     std::uint64_t before = 0;
@@ -250,13 +262,9 @@ class CudaBackend final : public Backend {
     auto capture = cudaStreamCaptureStatusNone;
     (void)cudaStreamIsCapturing(static_cast<cudaStream_t>(rows.stream), &capture);
     ledger_.forward(capture != cudaStreamCaptureStatusNone);
-    std::uint64_t after = 0;
-    REPLAYSSM_RETURN_IF_ERROR(refused(after));
-    if (after == before) return {};
-    REPLAYSSM_RETURN_IF_ERROR(abandon(table, false, rows.stream));
-    return failed_precondition("begin: ", after - before, " of ", rows.count,
-                               " rows are not legal (slot not held, torn or named twice, or T, "
-                               "parents or offsets out of range)");
+    const Status status = none_refused(before, "begin");
+    if (!status.ok()) REPLAYSSM_RETURN_IF_ERROR(abandon(table, false, rows.stream));
+    return status;
   }
   Status fold(CacheTable& table, void* stream) override {
     if (table.decode != DecodeMode::kReplay || table.forward.count == 0) return {};
@@ -296,15 +304,13 @@ class CudaBackend final : public Backend {
   }
   Status commit(CacheTable& table, const Accepted& accepted) override {
     const DeviceGuard guard(facts_.ordinal);
+    if (checked_) REPLAYSSM_RETURN_IF_ERROR(check_accepted_now(table, accepted));
     std::uint64_t before = 0;
     REPLAYSSM_RETURN_IF_ERROR(refused(before));
     REPLAYSSM_RETURN_IF_ERROR(commit_rows(tables(table), accepted));
+    // Launched, so ended, even if an error is reported below: the host side goes by the count.
     end_forward(table);
-    std::uint64_t after = 0;
-    REPLAYSSM_RETURN_IF_ERROR(refused(after));
-    if (after == before) return {};
-    return invalid_argument("commit: what is accepted of ", after - before,
-                            " rows is no count or path of theirs; they accepted nothing");
+    return none_refused(before, "commit");
   }
   Status abandon(CacheTable& table, bool touched, void* stream) override {
     const DeviceGuard guard(facts_.ordinal);
@@ -324,10 +330,18 @@ class CudaBackend final : public Backend {
     count = words.refused;
     return {};
   }
+  // Host and device go by the same rules; where the host has passed every row, the device must too.
+  [[nodiscard]] Status none_refused(std::uint64_t before, const char* call) const {
+    std::uint64_t after = before;
+    REPLAYSSM_RETURN_IF_ERROR(refused(after));
+    if (after == before) return {};
+    return error(StatusCode::kInternal, call, ": the device has refused ", after - before,
+                 " rows that the host's check had passed");
+  }
   [[nodiscard]] static Status check_whole_now(const CacheTable& table, std::int64_t slot,
                                               const char* call) {
-    SlotMirror mirror;
-    REPLAYSSM_RETURN_IF_ERROR(mirror.read(table));
+    TableMirror mirror;
+    REPLAYSSM_RETURN_IF_ERROR(mirror.read(table, false));
     if ((mirror.slots().error[slot] & kSlotTorn) == 0) return {};
     return failed_precondition(call, ": slot ", slot,
                                " is torn by an abandoned forward; only release is legal");
@@ -339,32 +353,29 @@ class CudaBackend final : public Backend {
   [[nodiscard]] Status check_fresh(const CacheTable& table, std::int64_t slot,
                                    const char* call) const {
     if (!checked_) return {};
-    SlotMirror mirror;
-    REPLAYSSM_RETURN_IF_ERROR(mirror.read(table));
-    const SlotTable& slots = mirror.slots();
-    if (slots.position[slot] == 0 && slots.committed[slot] == 0 && slots.zero[slot] != 0 &&
-        slots.references[slots.block[slot]] == 1)
-      return {};
+    TableMirror mirror;
+    REPLAYSSM_RETURN_IF_ERROR(mirror.read(table, false));
+    if (is_fresh(mirror.table(), slot)) return {};
     return failed_precondition(call, ": slot ", slot, " must be fresh, given one at position ",
-                               slots.position[slot]);
+                               mirror.slots().position[slot]);
   }
   [[nodiscard]] Status check_item(const CacheTable& table, const MaterializeItem& item) const {
     if (!checked_) return {};
     REPLAYSSM_RETURN_IF_ERROR(check_whole_now(table, item.source, "materialize"));
     REPLAYSSM_RETURN_IF_ERROR(check_fresh(table, item.target, "materialize"));
-    SlotMirror mirror;
-    REPLAYSSM_RETURN_IF_ERROR(mirror.read(table));
+    TableMirror mirror;
+    REPLAYSSM_RETURN_IF_ERROR(mirror.read(table, false));
     const std::int64_t end = mirror.slots().position[item.source];
-    const std::int64_t oldest = end - mirror.slots().committed[item.source];
-    if (item.position < oldest || item.position > end) {
-      return error(StatusCode::kOutOfRange, "materialize: position must be ", oldest, " to ", end,
+    if (!position_is_kept(mirror.table(), item.source, item.position)) {
+      return error(StatusCode::kOutOfRange, "materialize: position must be ",
+                   end - mirror.slots().committed[item.source], " to ", end,
                    " (the checkpoint and the end of slot ", item.source, "), given ",
                    item.position);
     }
     std::int32_t width = 1;
     for (const LayerTable& layer : layers(table)) width = std::max(width, layer.shape.conv_width);
     const std::int64_t back = end - item.position;
-    if (back == 0 || table.conv_ring == 0 || table.conv_history >= width - 1 + back) return {};
+    if (conv_is_kept(table, back, width)) return {};
     return failed_precondition(
         "materialize: conv inputs behind position ", item.position,
         " are not kept; create the cache with materialize_history to reach every position");

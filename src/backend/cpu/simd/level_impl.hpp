@@ -4,280 +4,189 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 #include "backend/cpu/level.hpp"
+#include "backend/cpu/simd/advance_impl.hpp"
 #include "backend/cpu/simd/elementary.hpp"
+#include "backend/cpu/simd/lanes.hpp"
 
 namespace replayssm::cpu {
 
 template <class V>
-struct SimdLevel {
-  static constexpr std::int32_t kWidth = V::kWidth;
-
-  // Calls body(offset, lanes) for vectors that cover n elements; n is a multiple of 8.
-  template <typename Body>
-  static void each(std::int32_t n, Body body) {
-    std::int32_t i = 0;
-    for (; i + kWidth <= n; i += kWidth) body(i, kWidth);
-    if (i < n) body(i, n - i);
-  }
-
-  static constexpr std::size_t bytes_of(std::int32_t count, std::size_t size) {
-    return static_cast<std::size_t>(count) * size;
-  }
-
-  static V load_lanes(const float* p, std::int32_t lanes) {
-    return lanes == kWidth ? V::load(p) : V::load_part(p, lanes);
-  }
-  static void store_lanes(V x, float* p, std::int32_t lanes) {
-    if (lanes == kWidth) {
-      x.store(p);
-    } else {
-      x.store_part(p, lanes);
-    }
-  }
-
-  // --- the recurrence
-  // ---------------------------------------------------------------------------------------------
-
-  // kRows rows of kVectors full vectors each stay in registers for the whole run.
-  template <Rule kRule, int kVectors, int kRows>
-  static bool advance_rows(const AdvanceRun& run, std::int32_t v) {
-    const std::int64_t keys = run.keys;
-    V state[kRows][kVectors];
-    for (int r = 0; r < kRows; ++r) {
-      for (int i = 0; i < kVectors; ++i) {
-        state[r][i] =
-            run.source == nullptr ? V::zero() : V::load(run.source + (v + r) * keys + i * kWidth);
-      }
-    }
-    bool finite = true;
-    for (std::int32_t j = 0; j < run.tokens; ++j) {
-      const float* key = run.key + j * keys;
-      const float* value = run.value + std::int64_t{j} * run.values + v;
-      if constexpr (kRule == Rule::kMamba2) {
-        const V decay = V::all(run.decay[j]);
-        V update[kRows];
-        for (int r = 0; r < kRows; ++r) update[r] = V::all(run.scale[j] * value[r]);
-        for (int i = 0; i < kVectors; ++i) {
-          const V k = V::load(key + i * kWidth);
-          for (int r = 0; r < kRows; ++r) state[r][i] = V::fma(update[r], k, state[r][i] * decay);
-        }
-      } else {
-        V predicted[kRows];
-        for (int r = 0; r < kRows; ++r) predicted[r] = V::zero();
-        for (int i = 0; i < kVectors; ++i) {
-          const V k = V::load(key + i * kWidth);
-          const V decay = kRule == Rule::kGdn ? V::all(run.decay[j])
-                                              : V::load(run.decay + j * keys + i * kWidth);
-          for (int r = 0; r < kRows; ++r) {
-            state[r][i] = state[r][i] * decay;
-            predicted[r] = V::fma(state[r][i], k, predicted[r]);
-          }
-        }
-        V update[kRows];
-        for (int r = 0; r < kRows; ++r)
-          update[r] = V::all(run.scale[j] * (value[r] - predicted[r].sum()));
-        for (int i = 0; i < kVectors; ++i) {
-          const V k = V::load(key + i * kWidth);
-          for (int r = 0; r < kRows; ++r) state[r][i] = V::fma(update[r], k, state[r][i]);
-        }
-      }
-      if (run.query != nullptr) {
-        V read[kRows];
-        for (int r = 0; r < kRows; ++r) read[r] = V::zero();
-        for (int i = 0; i < kVectors; ++i) {
-          const V q = V::load(run.query + j * keys + i * kWidth);
-          for (int r = 0; r < kRows; ++r) read[r] = V::fma(state[r][i], q, read[r]);
-        }
-        for (int r = 0; r < kRows; ++r)
-          run.outputs[std::int64_t{j} * run.values + v + r] = read[r].sum();
-      }
-      if (run.after != nullptr)
-        finite = write_rows<kVectors, kRows>(state, run.after[j] + v * keys, keys) && finite;
-    }
-    if (run.target != nullptr)
-      finite = write_rows<kVectors, kRows>(state, run.target + v * keys, keys) && finite;
-    return finite;
-  }
-
-  template <int kVectors, int kRows>
-  static bool write_rows(const V (&state)[kRows][kVectors], float* target, std::int64_t keys) {
-    bool finite = true;
-    for (int r = 0; r < kRows; ++r) {
-      for (int i = 0; i < kVectors; ++i) {
-        finite = V::finite(state[r][i]) && finite;
-        state[r][i].store(target + r * keys + i * kWidth);
-      }
-    }
-    return finite;
-  }
-
-  template <Rule kRule, int kVectors, int kRows>
-  static bool advance_head(const AdvanceRun& run) {
-    bool finite = true;
-    for (std::int32_t v = 0; v < run.values; v += kRows)
-      finite = advance_rows<kRule, kVectors, kRows>(run, v) && finite;
-    return finite;
-  }
-
-  // Any K and trees: the row lives in memory near by.
-  static bool advance_any(const AdvanceRun& run) {
-    const std::int32_t keys = run.keys;
-    bool finite = true;
-    for (std::int32_t v = 0; v < run.values; ++v) {
-      float* row = run.rows;
-      each(keys, [&](std::int32_t i, std::int32_t lanes) {
-        store_lanes(run.source == nullptr
-                        ? V::zero()
-                        : load_lanes(run.source + std::int64_t{v} * keys + i, lanes),
-                    row + i, lanes);
-      });
-      for (std::int32_t j = 0; j < run.tokens; ++j) {
-        const float* from = row;
-        if (run.parents != nullptr) {
-          from = run.rows + std::int64_t{run.parents[j] + 1} * keys;
-          row = run.rows + std::int64_t{j + 1} * keys;
-        }
-        advance_row_any(run, j, v, from, row);
-        if (run.query != nullptr) {
-          run.outputs[std::int64_t{j} * run.values + v] =
-              dot(row, run.query + std::int64_t{j} * keys, keys);
-        }
-        if (run.after != nullptr)
-          finite = write_row_any(row, keys, run.after[j] + std::int64_t{v} * keys) && finite;
-      }
-      if (run.target != nullptr)
-        finite = write_row_any(row, keys, run.target + std::int64_t{v} * keys) && finite;
-    }
-    return finite;
-  }
-
-  static void advance_row_any(const AdvanceRun& run, std::int32_t j, std::int32_t v,
-                              const float* from, float* row) {
-    const std::int32_t keys = run.keys;
-    const float* key = run.key + std::int64_t{j} * keys;
-    const float value = run.value[std::int64_t{j} * run.values + v];
-    if (run.rule == Rule::kMamba2) {
-      const V decay = V::all(run.decay[j]);
-      const V update = V::all(run.scale[j] * value);
-      each(keys, [&](std::int32_t i, std::int32_t lanes) {
-        store_lanes(V::fma(update, load_lanes(key + i, lanes), load_lanes(from + i, lanes) * decay),
-                    row + i, lanes);
-      });
-      return;
-    }
-    const bool scalar = run.rule == Rule::kGdn;
-    V predicted = V::zero();
-    each(keys, [&](std::int32_t i, std::int32_t lanes) {
-      const V decay =
-          scalar ? V::all(run.decay[j]) : load_lanes(run.decay + std::int64_t{j} * keys + i, lanes);
-      const V state = load_lanes(from + i, lanes) * decay;
-      store_lanes(state, row + i, lanes);
-      predicted = V::fma(state, load_lanes(key + i, lanes), predicted);
-    });
-    const V update = V::all(run.scale[j] * (value - predicted.sum()));
-    each(keys, [&](std::int32_t i, std::int32_t lanes) {
-      store_lanes(V::fma(update, load_lanes(key + i, lanes), load_lanes(row + i, lanes)), row + i,
-                  lanes);
-    });
-  }
-
-  static bool write_row_any(const float* row, std::int32_t keys, float* target) {
-    bool finite = true;
-    each(keys, [&](std::int32_t i, std::int32_t lanes) {
-      const V x = load_lanes(row + i, lanes);
-      finite = V::finite(x) && finite;
-      store_lanes(x, target + i, lanes);
-    });
-    return finite;
-  }
-
-  template <Rule kRule>
-  static bool advance_rule(const AdvanceRun& run) {
-    // Both paths give the same bits: the same operations in the same order, held in registers or
-    // not.
-    if (run.parents == nullptr && run.values % 4 == 0) {
-      if (run.keys == 4 * kWidth) return advance_head<kRule, 4, 4>(run);
-      if (run.keys == 8 * kWidth) return advance_head<kRule, 8, 2>(run);
-      if (run.keys == 16 * kWidth) return advance_head<kRule, 16, 1>(run);
-    }
-    return advance_any(run);
-  }
-
-  static bool advance(const AdvanceRun& run) {
-    switch (run.rule) {
-      case Rule::kMamba2: return advance_rule<Rule::kMamba2>(run);
-      case Rule::kGdn: return advance_rule<Rule::kGdn>(run);
-      case Rule::kKda: break;
-    }
-    return advance_rule<Rule::kKda>(run);
-  }
+struct SimdLevel : SimdLanes<V> {
+  using Lanes = SimdLanes<V>;
+  using Lanes::bytes_of;
+  using Lanes::each;
+  using Lanes::kWidth;
+  using Lanes::load_lanes;
+  using Lanes::store_lanes;
 
   // --- products
   // ---------------------------------------------------------------------------------------------------
 
   static float dot(const float* a, const float* b, std::int32_t n) {
-    V sum = V::zero();
-    each(n, [&](std::int32_t i, std::int32_t lanes) {
-      sum = V::fma(load_lanes(a + i, lanes), load_lanes(b + i, lanes), sum);
-    });
-    return sum.sum();
+    return SimdAdvance<V>::dot_row(a, b, n);
   }
 
-  // kRows rows by kCount vectors; the same sums as dot(), in the same order.
-  template <int kRows, int kCount>
-  static void dot_tile(const float* matrix, std::int32_t rows, std::int32_t keys,
-                       const float* vectors, float* sums) {
-    V sum[kRows][kCount];
-    for (int r = 0; r < kRows; ++r) {
-      for (int c = 0; c < kCount; ++c) sum[r][c] = V::zero();
-    }
-    each(keys, [&](std::int32_t i, std::int32_t lanes) {
+  // kRows rows by kCount vectors; the same sums as dot(), in the same order. kRows * kCount is the
+  // width, so that one tree adds up all lanes. `ahead`: kRows rows to fetch.
+  // kPart: only `some` of the rows are there; the last one stands in for the others.
+  template <int kRows, int kCount, std::int32_t kKeys, bool kPart = false>
+  static void dot_tile(const float* matrix, std::int32_t rows, std::int32_t given_keys,
+                       const float* vectors, float* sums, const float* ahead,
+                       std::int32_t some = kRows) {
+    static_assert(kRows * kCount == kWidth);
+    const std::int32_t keys = kKeys != 0 ? kKeys : given_keys;
+    V sum[kWidth];
+    for (V& each_sum : sum) each_sum = V::zero();
+    Lanes::template each_of<kKeys>(keys, [&](std::int32_t i, auto lanes) {
       V x[kCount];
       for (int c = 0; c < kCount; ++c)
         x[c] = load_lanes(vectors + std::int64_t{c} * keys + i, lanes);
       for (int r = 0; r < kRows; ++r) {
-        const V row = load_lanes(matrix + std::int64_t{r} * keys + i, lanes);
-        for (int c = 0; c < kCount; ++c) sum[r][c] = V::fma(row, x[c], sum[r][c]);
+        if constexpr (!kPart) __builtin_prefetch(ahead + std::int64_t{r} * keys + i);
+        const std::int64_t at = kPart && r >= some ? some - 1 : r;
+        const V row = load_lanes(matrix + at * keys + i, lanes);
+        for (int c = 0; c < kCount; ++c) sum[c * kRows + r] = V::fma(row, x[c], sum[c * kRows + r]);
       }
     });
-    for (int c = 0; c < kCount; ++c) {
-      for (int r = 0; r < kRows; ++r) sums[std::int64_t{c} * rows + r] = sum[r][c].sum();
-    }
+    alignas(64) float all[kWidth];
+    V::sum_each(sum).store(all);
+    for (int c = 0; c < kCount; ++c)
+      __builtin_memcpy(sums + std::int64_t{c} * rows, all + c * kRows,
+                       bytes_of(kPart ? some : kRows, sizeof(float)));
   }
 
-  template <int kCount>
+  template <int kCount, std::int32_t kKeys>
   static void dot_rows_of(const float* matrix, std::int32_t rows, std::int32_t keys,
-                          const float* vectors, float* sums, std::int32_t count) {
+                          const float* vectors, float* sums, const Ahead& next) {
+    constexpr int kRows = kWidth / kCount;
+    // Far enough ahead for memory, near enough for the first cache.
+    constexpr std::int32_t kAheadFloats = 1024;
+    const std::int32_t ahead_rows = (kAheadFloats / keys + kRows) / kRows * kRows;
     std::int32_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
-      const float* tile = matrix + std::int64_t{r} * keys;
-      std::int32_t c = 0;
-      for (; c + kCount <= count; c += kCount) {
-        dot_tile<4, kCount>(tile, rows, keys, vectors + std::int64_t{c} * keys,
-                            sums + std::int64_t{c} * rows + r);
+    std::int32_t line = 0;
+    for (; r + kRows <= rows; r += kRows) {
+      // Evenly, since the hardware drops what it has no room to wait for.
+      const std::int32_t until = (r + kRows) * next.count / rows;
+      for (; line < until; ++line) __builtin_prefetch(next.lines[line]);
+      const std::int32_t far = r + ahead_rows;
+      const float* ahead = matrix + std::int64_t{r} * keys;  // nothing new
+      if (far + kRows <= rows) {
+        ahead = matrix + std::int64_t{far} * keys;
+      } else if (next.matrix != nullptr && far >= rows && far + kRows <= 2 * rows) {
+        ahead = next.matrix + std::int64_t{far - rows} * keys;
       }
-      for (; c < count; ++c) {
-        dot_tile<4, 1>(tile, rows, keys, vectors + std::int64_t{c} * keys,
-                       sums + std::int64_t{c} * rows + r);
-      }
+      dot_tile<kRows, kCount, kKeys>(matrix + std::int64_t{r} * keys, rows, keys, vectors, sums + r,
+                                     ahead);
     }
-    for (; r < rows; ++r) {
-      for (std::int32_t c = 0; c < count; ++c) {
-        dot_tile<1, 1>(matrix + std::int64_t{r} * keys, rows, keys,
-                       vectors + std::int64_t{c} * keys, sums + std::int64_t{c} * rows + r);
-      }
+    if (r < rows) {
+      dot_tile<kRows, kCount, kKeys, true>(matrix + std::int64_t{r} * keys, rows, keys, vectors,
+                                           sums + r, nullptr, rows - r);
     }
   }
 
   static void dot_rows(const float* matrix, std::int32_t rows, std::int32_t keys,
-                       const float* vectors, std::int32_t count, float* sums) {
-    if (count == 1) {
-      dot_rows_of<1>(matrix, rows, keys, vectors, sums, count);
-    } else {
-      dot_rows_of<2>(matrix, rows, keys, vectors, sums, count);
+                       const float* vectors, std::int32_t count, float* sums, const Ahead& next) {
+    std::int32_t c = 0;
+    const auto take = [&](auto size) {
+      for (; c + size() <= count; c += size()) {
+        Lanes::with_keys(keys, [&](auto known) {
+          dot_rows_of<size(), known()>(matrix, rows, keys, vectors + std::int64_t{c} * keys,
+                                       sums + std::int64_t{c} * rows,
+                                       c + size() == count ? next : Ahead());
+        });
+      }
+    };
+    take(std::integral_constant<std::int32_t, 8>());
+    take(std::integral_constant<std::int32_t, 4>());
+    take(std::integral_constant<std::int32_t, 2>());
+    take(std::integral_constant<std::int32_t, 1>());
+  }
+
+  // --- gdn and kda
+  // -----------------------------------------------------------------------------------------------
+
+  // kRecords records of the path: both products of each stay in registers.
+  template <int kRecords>
+  static void walk_records(const WalkRun& run, std::int32_t first) {
+    constexpr int kHalf = kWidth / 2;
+    const float* key[kRecords];
+    const float* decay[kRecords];
+    for (int r = 0; r < kRecords; ++r) {
+      const std::int64_t at = std::int64_t{run.path[first + r]} * run.keys;
+      key[r] = run.key + at;
+      decay[r] = run.decay + at;
     }
+    V sum[kWidth];
+    for (V& each_sum : sum) each_sum = V::zero();
+    each(run.keys, [&](std::int32_t i, std::int32_t lanes) {
+      V k = load_lanes(run.reach_key + i, lanes);
+      V q = load_lanes(run.reach_query + i, lanes);
+      for (int r = 0; r < kRecords; ++r) {
+        const V x = load_lanes(key[r] + i, lanes);
+        sum[r] = V::fma(x, k, sum[r]);
+        sum[kHalf + r] = V::fma(x, q, sum[kHalf + r]);
+        const V a = load_lanes(decay[r] + i, lanes);
+        k = k * a;
+        q = q * a;
+      }
+      store_lanes(k, run.reach_key + i, lanes);
+      store_lanes(q, run.reach_query + i, lanes);
+    });
+    alignas(64) float all[kWidth];
+    V::sum_each(sum).store(all);
+    __builtin_memcpy(run.to_key + first, all, kRecords * sizeof(float));
+    __builtin_memcpy(run.to_query + first, all + kHalf, kRecords * sizeof(float));
+  }
+  template <int kRecords>
+  static void walk_rest(const WalkRun& run, std::int32_t first) {
+    if constexpr (kRecords > 0) {
+      if (run.count - first == kRecords) {
+        walk_records<kRecords>(run, first);
+      } else {
+        walk_rest<kRecords - 1>(run, first);
+      }
+    }
+  }
+
+  static void walk(const WalkRun& run) {
+    const float* own = run.decay + std::int64_t{run.own} * run.keys;
+    each(run.keys, [&](std::int32_t i, std::int32_t lanes) {
+      const V a = load_lanes(own + i, lanes);
+      store_lanes(load_lanes(run.own_key + i, lanes) * a, run.reach_key + i, lanes);
+      store_lanes(load_lanes(run.own_query + i, lanes) * a, run.reach_query + i, lanes);
+    });
+    constexpr int kBlock = kWidth / 2;
+    std::int32_t first = 0;
+    for (; first + kBlock <= run.count; first += kBlock) walk_records<kBlock>(run, first);
+    walk_rest<kBlock - 1>(run, first);
+  }
+
+  static void solve(const SolveRun& run) {
+    const std::int64_t size = run.dtype == DType::kF32 ? 4 : 2;
+    auto* stored = static_cast<unsigned char*>(run.stored);
+    each(run.values, [&](std::int32_t i, std::int32_t lanes) {
+      V predicted = V::zero();
+      V output = V::zero();
+      for (std::int32_t j = 0; j < run.count; ++j) {
+        const V u = load_lanes(run.update + std::int64_t{run.path[j]} * run.values + i, lanes);
+        predicted = V::fma(V::all(run.to_key[j]), u, predicted);
+        output = V::fma(V::all(run.to_query[j]), u, output);
+      }
+      if (run.read_key != nullptr) {
+        const V weight = V::all(run.read_weight);
+        predicted = V::fma(weight, load_lanes(run.read_key + i, lanes), predicted);
+        output = V::fma(weight, load_lanes(run.read_query + i, lanes), output);
+      }
+      const V u = V::all(run.scale) * (load_lanes(run.value + i, lanes) - predicted);
+      store_lanes(V::fma(V::all(run.own_weight), u, output), run.output + i, lanes);
+      alignas(64) unsigned char narrow[4 * kWidth];
+      store_vector(u, narrow, run.dtype);
+      __builtin_memcpy(stored + i * size, narrow, bytes_of(lanes, static_cast<std::size_t>(size)));
+      store_lanes(load_vector(narrow, run.dtype), run.own_update + i, lanes);
+    });
   }
 
   static void combine(const float* matrix, std::int32_t width, const std::int32_t* index,
@@ -326,13 +235,15 @@ struct SimdLevel {
   static void decay(const GateRun& run, const float* gate, std::int32_t n, float* decays) {
     each(n, [&](std::int32_t i, std::int32_t lanes) {
       V x = load_lanes(gate + i, lanes);
-      if (run.kind != GateKind::kLogDecay) {
-        if (run.bias != nullptr) x = x + load_lanes(run.bias + i, lanes);
-        x = run.kind == GateKind::kSoftplus
-                ? V::all(run.scale) * vector_softplus(x)
-                : V::all(run.lower_bound) * vector_sigmoid(V::all(run.scale) * x);
+      if (run.kind == GateKind::kLogDecay) {
+        store_lanes(vector_exp(x), decays + i, lanes);
+        return;
       }
-      store_lanes(vector_exp(x), decays + i, lanes);
+      if (run.bias != nullptr) x = x + load_lanes(run.bias + i, lanes);
+      x = run.kind == GateKind::kSoftplus
+              ? V::all(run.scale) * vector_softplus(x)
+              : V::all(run.lower_bound) * vector_sigmoid(V::all(run.scale) * x);
+      store_lanes(vector_exp2(x * V::all(1.44269504F)), decays + i, lanes);
     });
   }
 
@@ -377,8 +288,13 @@ struct SimdLevel {
   }
 
   static constexpr Level level(const char* name) {
-    return {name,     advance, dot_rows, combine, dot,  scale,
-            multiply, load,    store,    decay,   silu, multiply_add};
+    return {name,     SimdAdvance<V>::advance,
+            dot_rows, walk,
+            solve,    combine,
+            dot,      scale,
+            multiply, load,
+            store,    decay,
+            silu,     multiply_add};
   }
 };
 

@@ -63,6 +63,11 @@ struct VecAvx2 {
     const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n.lanes), _mm256_set1_epi32(127));
     return {_mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23))};
   }
+  // x 2^n for integral n, in two halves so that results down to the smallest subnormal come out
+  static VecAvx2 scale_by_power(VecAvx2 x, VecAvx2 n) {
+    const VecAvx2 half = round(n * all(0.5F));
+    return x * power_of_two(half) * power_of_two(n - half);
+  }
   // x where a < b, else y
   static VecAvx2 select_less(VecAvx2 a, VecAvx2 b, VecAvx2 x, VecAvx2 y) {
     return {_mm256_blendv_ps(y.lanes, x.lanes, _mm256_cmp_ps(a.lanes, b.lanes, _CMP_LT_OQ))};
@@ -76,6 +81,22 @@ struct VecAvx2 {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_shuffle_ps(half, half, 1)));
+  }
+
+  // Lane i is v[i].sum(), bit for bit: the same tree of additions on eight vectors at once.
+  static VecAvx2 sum_each(const VecAvx2 (&v)[kWidth]) {
+    __m256 halves[4];
+    for (int i = 0; i < 4; ++i) {
+      halves[i] = _mm256_add_ps(_mm256_permute2f128_ps(v[i].lanes, v[i + 4].lanes, 0x20),
+                                _mm256_permute2f128_ps(v[i].lanes, v[i + 4].lanes, 0x31));
+    }
+    __m256 pairs[2];
+    for (int i = 0; i < 2; ++i) {
+      pairs[i] = _mm256_add_ps(_mm256_shuffle_ps(halves[2 * i], halves[2 * i + 1], 0x44),
+                               _mm256_shuffle_ps(halves[2 * i], halves[2 * i + 1], 0xEE));
+    }
+    return {_mm256_add_ps(_mm256_shuffle_ps(pairs[0], pairs[1], 0x88),
+                          _mm256_shuffle_ps(pairs[0], pairs[1], 0xDD))};
   }
 };
 

@@ -62,10 +62,9 @@ struct VecAvx512 {
   }
   static VecAvx512 negate(VecAvx512 a) { return {_mm512_xor_ps(a.lanes, _mm512_set1_ps(-0.0F))}; }
   static VecAvx512 absolute(VecAvx512 a) { return {_mm512_abs_ps(a.lanes)}; }
-  // 2^n for integral n from -126 to 127
-  static VecAvx512 power_of_two(VecAvx512 n) {
-    const __m512i exponent = _mm512_add_epi32(_mm512_cvtps_epi32(n.lanes), _mm512_set1_epi32(127));
-    return {_mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23))};
+  // x 2^n for integral n, rounded once
+  static VecAvx512 scale_by_power(VecAvx512 x, VecAvx512 n) {
+    return {_mm512_scalef_ps(x.lanes, n.lanes)};
   }
   // x where a < b, else y
   static VecAvx512 select_less(VecAvx512 a, VecAvx512 b, VecAvx512 x, VecAvx512 y) {
@@ -83,6 +82,28 @@ struct VecAvx512 {
     __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
     quarter = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
     return _mm_cvtss_f32(_mm_add_ss(quarter, _mm_shuffle_ps(quarter, quarter, 1)));
+  }
+
+  // Lane i is v[i].sum(), bit for bit: the same tree of additions on sixteen vectors at once.
+  static VecAvx512 sum_each(const VecAvx512 (&v)[kWidth]) {
+    __m512 halves[8];
+    for (int i = 0; i < 8; ++i) {
+      const int at = i + (i & 4);  // 0..3, 8..11; partners lie 4 further
+      halves[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[at].lanes, v[at + 4].lanes, 0x44),
+                                _mm512_shuffle_f32x4(v[at].lanes, v[at + 4].lanes, 0xEE));
+    }
+    __m512 quarters[4];
+    for (int i = 0; i < 4; ++i) {
+      quarters[i] = _mm512_add_ps(_mm512_shuffle_f32x4(halves[i], halves[i + 4], 0x88),
+                                  _mm512_shuffle_f32x4(halves[i], halves[i + 4], 0xDD));
+    }
+    __m512 pairs[2];
+    for (int i = 0; i < 2; ++i) {
+      pairs[i] = _mm512_add_ps(_mm512_shuffle_ps(quarters[2 * i], quarters[2 * i + 1], 0x44),
+                               _mm512_shuffle_ps(quarters[2 * i], quarters[2 * i + 1], 0xEE));
+    }
+    return {_mm512_add_ps(_mm512_shuffle_ps(pairs[0], pairs[1], 0x88),
+                          _mm512_shuffle_ps(pairs[0], pairs[1], 0xDD))};
   }
 };
 

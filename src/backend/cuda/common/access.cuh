@@ -6,6 +6,8 @@
 #include "backend/cuda/common/tables.cuh"
 #include "core/layout.hpp"
 #include "math/convert.hpp"
+#include "math/law_rows.hpp"
+#include "math/law_slots.hpp"
 
 namespace replayssm::cuda {
 
@@ -104,24 +106,19 @@ __device__ inline std::uint16_t* row_order(const CacheTable& table, std::int64_t
 __device__ inline std::uint16_t* conv_order(const CacheTable& table, std::int64_t slot) {
   return table.slots.conv_order + slot * table.conv_ring;
 }
-// The row's parents, or null for a chain.
-__device__ inline const std::int32_t* row_parents(const CacheTable& table, std::int64_t row) {
-  return table.forward.rows[row].tree != 0 ? table.forward.parents + row * table.max_step_tokens
-                                           : nullptr;
-}
-__device__ inline std::int32_t parent_of(const std::int32_t* parents, std::int32_t token) {
-  return parents != nullptr ? parents[token] : token - 1;
-}
-
-// Whether all of the row's tokens lie inside tensors of `extent` tokens. The host cannot know: T
-// and the offsets of the rows are on the device.
-__device__ inline bool fits(const RowDescriptor& desc, std::int64_t extent) {
-  return desc.token_offset + desc.tokens <= extent;
-}
-
 // Safe from several threads.
 __device__ inline void mark_slot(const CacheTable& table, std::int64_t slot, std::uint32_t bits) {
   atomicOr(&table.slots.error[slot], bits);
+}
+
+// After begin: the row's tokens do not lie inside the tensors of a call, which the host cannot
+// know, since T and the offsets of the rows are on the device. The row commits nothing. Safe from
+// several threads; counted once a row.
+__device__ inline void refuse_row(const Tables& tables, std::int64_t row) {
+  RowDescriptor& desc = tables.table.forward.rows[row];
+  if (desc.kind == RowKind::kPadding) return;
+  mark_slot(tables.table, desc.slot, kSlotOutOfRange);
+  if (atomicExch(&desc.refused, 1U) == 0U) atomicAdd(&tables.words->refused, 1ULL);
 }
 
 }  // namespace replayssm::cuda

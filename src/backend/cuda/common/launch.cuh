@@ -5,7 +5,9 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 
+#include "backend/cuda/common/grid_limits.hpp"
 #include "core/text.hpp"
 #include "replayssm/status.hpp"
 
@@ -20,20 +22,21 @@ namespace replayssm::cuda {
 }
 
 struct LaunchShape {
-  unsigned blocks = 0;
+  std::int64_t blocks = 0;
   unsigned threads = 0;
   std::size_t shared_bytes = 0;
   void* stream = nullptr;  // a cudaStream_t; null: the default stream
-  unsigned rows = 1;       // the grid's second axis
+  std::int64_t rows = 1;   // the grid's second axis
 };
 
-// An empty grid is no launch.
+// An empty grid is no launch; one that is too large is refused (see grid_limits.hpp).
 template <typename... Params, typename... Args>
 [[nodiscard]] Status launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape,
                             Args&&... args) {
   if (shape.blocks == 0 || shape.threads == 0 || shape.rows == 0) return {};
+  REPLAYSSM_RETURN_IF_ERROR(check_grid(name, shape.blocks, shape.rows));
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(shape.blocks, shape.rows);
+  config.gridDim = dim3(static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.rows));
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(shape.stream);

@@ -1,109 +1,63 @@
 // begin: one block of threads describes every row of a forward. Nothing of the slots changes but
 // the row they stand in and the blocks that are set aside, both of which commit and abandon give
-// back. A row that the arrays' contents make illegal cannot be refused with a message here: it
-// becomes padding, is counted, and its slot is marked kSlotOutOfRange.
+// back. What is decided about a row is math/law_rows.hpp's; a row that is refused there becomes
+// padding, is counted, and its slot is marked kSlotOutOfRange.
 #include "backend/cuda/common/launch.cuh"
 #include "backend/cuda/control/blocks.cuh"
 #include "backend/cuda/control/control.hpp"
+#include "math/law.hpp"
 
 namespace replayssm::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
 
-struct RowArrays {
-  std::int64_t count;
-  const std::int64_t* slots;
-  const std::int32_t* tokens;
-  const std::int32_t* parents;
-  const std::int64_t* offsets;
-  const std::uint8_t* prefill;
-  std::int64_t padding_slot;
-};
+__device__ std::int64_t sum(std::int64_t a, std::int64_t b) { return a + b; }
 
-// Exclusive prefix sum over the block's threads; `total` becomes the whole sum. Two barriers.
-__device__ std::int64_t exclusive_scan(std::int64_t value, std::int64_t* total) {
-  __shared__ std::int64_t sums[kThreads / kWarp];
+__device__ std::int64_t from_below(std::int64_t value, int step) {
+  return __shfl_up_sync(~0U, value, step);
+}
+__device__ RowsBefore from_below(const RowsBefore& value, int step) {
+  RowsBefore below;
+  below.packed = __shfl_up_sync(~0U, value.packed, step);
+  below.end = __shfl_up_sync(~0U, value.end, step);
+  return below;
+}
+
+// What `join` makes of the values of all threads before this one, from T() on; `total`: of all
+// threads. `sums` is shared. Two barriers.
+template <typename T, typename Join>
+__device__ T exclusive_scan(const T& value, Join join, T* sums, T* total) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  std::int64_t inclusive = value;
+  T inclusive = value;
   for (int step = 1; step < kWarp; step *= 2) {
-    const std::int64_t below = __shfl_up_sync(~0U, inclusive, step);
-    if (lane >= step) inclusive += below;
+    const T below = from_below(inclusive, step);
+    if (lane >= step) inclusive = join(below, inclusive);
   }
+  T within = from_below(inclusive, 1);
+  if (lane == 0) within = T();
   if (lane == kWarp - 1) sums[warp] = inclusive;
   __syncthreads();
-  std::int64_t before = 0;
-  std::int64_t all = 0;
+  T before = T();
+  T all = T();
   for (int other = 0; other < kThreads / kWarp; ++other) {
-    if (other < warp) before += sums[other];
-    all += sums[other];
+    if (other < warp) before = join(before, sums[other]);
+    all = join(all, sums[other]);
   }
   __syncthreads();
   *total = all;
-  return before + inclusive - value;
+  return join(before, within);
 }
 
-__device__ std::int32_t tokens_of(const RowArrays& rows, std::int64_t row) {
-  return rows.tokens != nullptr ? rows.tokens[row] : 1;
-}
-__device__ bool is_prefill(const RowArrays& rows, std::int64_t row) {
-  return rows.prefill != nullptr && rows.prefill[row] != 0;
-}
 __device__ unsigned long long* row_of(const CacheTable& table, std::int64_t slot) {
   return reinterpret_cast<unsigned long long*>(&table.slots.row[slot]);
 }
 
-// Everything about a row that can be judged without the rows before it.
-__device__ bool row_is_legal(const CacheTable& table, const RowArrays& rows, std::int64_t row,
-                             std::int64_t slot) {
-  const std::int32_t tokens = tokens_of(rows, row);
-  const std::int64_t most = is_prefill(rows, row) ? table.max_tokens : table.max_step_tokens;
-  if (tokens < 0 || tokens > most) return false;
-  if (slot < 0 || slot >= table.slots.slots) return false;
-  return table.slots.live[slot] != 0 && table.slots.leaving[slot] == 0 &&
-         (table.slots.error[slot] & kSlotTorn) == 0;
-}
-
-// The one place that decides whether a row folds: exactly the W oldest records, as soon as W are
-// committed.
-__device__ void describe(const CacheTable& table, const RowArrays& rows, std::int64_t row,
-                         std::int64_t slot, RowDescriptor& desc) {
-  const SlotTable& slots = table.slots;
-  const bool prefill = is_prefill(rows, row);
-  desc.slot = slot;
-  desc.kind = prefill ? RowKind::kPrefill : RowKind::kStep;
-  desc.source_block = slots.block[slot];
-  desc.committed = slots.committed[slot];
-  desc.conv_valid = slots.conv_valid[slot];
-  desc.snapshot = slots.snapshot[slot];
-  desc.zero = slots.zero[slot];
-  desc.tree = rows.parents != nullptr && !prefill ? 1 : 0;
-  if (!prefill && table.decode == DecodeMode::kReplay && desc.committed >= table.window) {
-    desc.fold = table.window;
-    desc.committed -= table.window;
-  }
-}
-
-__device__ bool writes_state(const CacheTable& table, const RowDescriptor& desc) {
-  if (desc.kind == RowKind::kPadding) return false;
-  if (desc.fold > 0) return true;
-  return desc.tokens > 0 &&
-         (desc.kind == RowKind::kPrefill || table.decode == DecodeMode::kConventional);
-}
-
-__device__ bool take_parents(const CacheTable& table, const RowArrays& rows, std::int64_t row,
-                             std::int64_t first, std::int32_t tokens) {
-  for (std::int32_t i = 0; i < tokens; ++i) {
-    const std::int32_t parent = rows.parents[first + i];
-    if (parent < -1 || parent >= i) return false;
-    table.forward.parents[row * table.max_step_tokens + i] = parent;
-  }
-  return true;
-}
-
 __global__ void __launch_bounds__(kThreads)
-    begin_kernel(const __grid_constant__ Tables tables, const RowArrays rows) {
+    begin_kernel(const __grid_constant__ Tables tables, const __grid_constant__ Rows rows) {
+  __shared__ RowsBefore places[kThreads / kWarp];
+  __shared__ std::int64_t counts[kThreads / kWarp];
   const CacheTable& table = tables.table;
   const SlotTable& slots = table.slots;
   const ForwardTable& forward = table.forward;
@@ -112,57 +66,48 @@ __global__ void __launch_bounds__(kThreads)
   // A slot named twice belongs to its first row.
   for (std::int64_t row = thread; row < rows.count; row += kThreads) {
     const std::int64_t slot = rows.slots[row];
-    if (slot != rows.padding_slot && row_is_legal(table, rows, row, slot))
+    if (slot != rows.padding_slot && slot_fault(table, rows, row) == RowFault::kNone)
       atomicMin(row_of(table, slot), static_cast<unsigned long long>(row));
   }
   __syncthreads();
 
-  std::int64_t tokens_before = 0;
+  RowsBefore rows_before;
   std::int64_t folds_before = 0;
   std::int64_t taken_before = 0;
   const std::int64_t free_count = *slots.free_count;
   for (std::int64_t first = 0; first < rows.count; first += kThreads) {
     const std::int64_t row = first + thread;
     const bool here = row < rows.count;
-    const std::int64_t slot = here ? rows.slots[row] : rows.padding_slot;
-    const std::int32_t given = here ? tokens_of(rows, row) : 0;
-    const std::int32_t tokens = given > 0 ? given : 0;
 
-    std::int64_t total = 0;
-    const std::int64_t packed = tokens_before + exclusive_scan(tokens, &total);
-    tokens_before += total;
+    RowsBefore all_rows;
+    const RowsBefore before =
+        joined(rows_before, exclusive_scan(here ? only_row(table, rows, row) : RowsBefore(), joined,
+                                           places, &all_rows));
+    rows_before = joined(rows_before, all_rows);
 
     RowDescriptor desc;
-    desc.tokens = tokens;
-    desc.token_offset = here && rows.offsets != nullptr ? rows.offsets[row] : packed;
-    const std::int64_t previous_end = here && rows.offsets != nullptr && row > 0
-                                          ? rows.offsets[row - 1] + max(tokens_of(rows, row - 1), 0)
-                                          : 0;
-    const bool placed =
-        desc.token_offset >= previous_end && desc.token_offset + desc.tokens <= table.max_tokens;
     bool refused = false;
-    if (here && slot != rows.padding_slot) {
-      const bool mine = slot >= 0 && slot < slots.slots && slots.row[slot] == row;
-      bool legal = mine && placed && row_is_legal(table, rows, row, slot);
-      if (legal && rows.parents != nullptr && !is_prefill(rows, row))
-        legal = take_parents(table, rows, row, packed, tokens);
-      if (legal) {
-        describe(table, rows, row, slot, desc);
-      } else {
-        refused = true;
-        if (mine) slots.row[slot] = -1;
-        if (slot >= 0 && slot < slots.slots && slots.live[slot] != 0)
-          mark_slot(table, slot, kSlotOutOfRange);
+    if (here) {
+      const std::int64_t slot = rows.slots[row];
+      const bool exists = slot != rows.padding_slot && slot >= 0 && slot < slots.slots;
+      const bool mine = exists && slots.row[slot] == row;
+      const RowDecision decision = decide_row(table, rows, row, before, mine);
+      desc = decision.desc;
+      refused = decision.fault != RowFault::kNone;
+      if (refused && mine) slots.row[slot] = -1;
+      if (decision.marks) mark_slot(table, slot, kSlotOutOfRange);
+      if (desc.tree != 0) {
+        for (std::int32_t i = 0; i < desc.tokens; ++i)
+          forward.parents[row * table.max_step_tokens + i] = rows.parents[before.packed + i];
       }
     }
-    if (!placed) desc.tokens = 0;  // no output of such a row can be addressed
 
-    // In place only where nobody shares the block; the count is that of the forward's start, so all
-    // sharers that write in this forward take fresh blocks, in row order.
+    // Fresh blocks in row order.
     const bool writes = writes_state(table, desc);
-    const bool shared = writes && slots.references[desc.source_block] != 1;
+    const bool shared = writes && !writes_in_place(table, desc);
     const std::int64_t flags = (desc.fold > 0 ? std::int64_t{1} << 32 : 0) + (shared ? 1 : 0);
-    const std::int64_t ranks = exclusive_scan(flags, &total);
+    std::int64_t total = 0;
+    const std::int64_t ranks = exclusive_scan(flags, sum, counts, &total);
     const std::int64_t fold_rank = folds_before + (ranks >> 32);
     const std::int64_t take_rank = taken_before + (ranks & 0xFFFFFFFF);
     folds_before += total >> 32;
@@ -176,8 +121,8 @@ __global__ void __launch_bounds__(kThreads)
         // Only a graph replayed from other slots than it was captured with comes here: the host's
         // account keeps enough blocks. Folds pass over the row.
         refused = true;
-        mark_slot(table, slot, kSlotOutOfRange);
-        slots.row[slot] = -1;
+        mark_slot(table, desc.slot, kSlotOutOfRange);
+        slots.row[desc.slot] = -1;
         desc.kind = RowKind::kPadding;
         desc.fold = 0;
       }
@@ -197,18 +142,14 @@ __global__ void __launch_bounds__(kThreads)
     const auto j = static_cast<std::int32_t>(i % table.ring);
     const RowDescriptor& desc = forward.rows[row];
     if (desc.kind == RowKind::kPadding) continue;
-    const std::int32_t from = j + desc.fold;
-    row_order(table, row)[j] =
-        slot_order(table, desc.slot)[from < table.ring ? from : from - table.ring];
+    row_order(table, row)[j] = slot_order(table, desc.slot)[rotated(j, desc.fold, table.ring)];
   }
 }
 
 }  // namespace
 
 Status begin_rows(const Tables& tables, const Rows& rows, void* stream) {
-  const RowArrays arrays = {rows.count,   rows.slots,   rows.tokens,      rows.parents,
-                            rows.offsets, rows.prefill, rows.padding_slot};
-  return launch("begin", begin_kernel, {1, kThreads, 0, stream}, tables, arrays);
+  return launch("begin", begin_kernel, {1, kThreads, 0, stream}, tables, rows);
 }
 
 }  // namespace replayssm::cuda

@@ -19,6 +19,10 @@ namespace replayssm::cuda {
 // All records are in the checkpoint now.
 [[nodiscard]] Status clear_records(const Tables& tables, std::int64_t slot, void* stream);
 
+// Clears bits of the slot's error word, kSlotTorn excepted.
+[[nodiscard]] Status clear_errors(const Tables& tables, std::int64_t slot, std::uint32_t bits,
+                                  void* stream);
+
 [[nodiscard]] Status begin_rows(const Tables& tables, const Rows& rows, void* stream);
 [[nodiscard]] Status commit_rows(const Tables& tables, const Accepted& accepted);
 [[nodiscard]] Status abandon_rows(const Tables& tables, bool touched, void* stream);

@@ -107,11 +107,16 @@ __global__ void clear_records_kernel(const __grid_constant__ Tables tables, std:
   tables.table.slots.zero[slot] = 0;
 }
 
+__global__ void clear_errors_kernel(const __grid_constant__ Tables tables, std::int64_t slot,
+                                    std::uint32_t bits) {
+  atomicAnd(&tables.table.slots.error[slot], ~clearable_errors(bits));
+}
+
 }  // namespace
 
 Status initialize_slots(const Tables& tables, void* stream) {
   const std::int64_t wanted = tables.table.slots.slots;
-  const auto blocks = static_cast<unsigned>(wanted < 1024 ? wanted : 1024);
+  const std::int64_t blocks = wanted < 1024 ? wanted : 1024;
   return launch("initialize", initialize_kernel, {blocks, kThreads, 0, stream}, tables);
 }
 
@@ -135,6 +140,10 @@ Status set_cursors(const Tables& tables, std::int64_t slot, const SlotInfo& info
 
 Status clear_records(const Tables& tables, std::int64_t slot, void* stream) {
   return launch("clear records", clear_records_kernel, {1, 1, 0, stream}, tables, slot);
+}
+
+Status clear_errors(const Tables& tables, std::int64_t slot, std::uint32_t bits, void* stream) {
+  return launch("clear errors", clear_errors_kernel, {1, 1, 0, stream}, tables, slot, bits);
 }
 
 }  // namespace replayssm::cuda

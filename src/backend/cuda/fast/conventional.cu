@@ -28,9 +28,10 @@ __global__ void __launch_bounds__(kTileThreads, 4)
   const std::int64_t first = desc.token_offset;
   const std::int32_t v = part * kTileRows + tile_row(lane);
   const bool writer = (lane & 2) == 0;
-  if (desc.kind != RowKind::kStep || tokens == 0 || first + tokens > extent) {
-    if (first + tokens > extent) {
-      if (desc.kind != RowKind::kPadding && lane == 0) mark_slot(table, desc.slot, kSlotOutOfRange);
+  const bool inside = row_fits(desc, extent);
+  if (desc.kind != RowKind::kStep || tokens == 0 || !inside) {
+    if (!inside) {
+      if (unit == 0 && lane == 0) refuse_row(tables, row);
     } else if (desc.kind == RowKind::kPadding && writer) {
       for (std::int32_t t = 0; t < tokens; ++t)
         store_output<Act>(inputs.out, first + t, head, v, 0.0F);
@@ -103,9 +104,8 @@ __global__ void __launch_bounds__(kTileThreads, 4)
 Status step_conventional_fast(const Tables& tables, const LayerTable& layer,
                               const LayerInputs& inputs) {
   const int units = layer.shape.heads * (layer.shape.value_dim / kTileRows);
-  const LaunchShape grid = {static_cast<unsigned>((units + kTileWarps - 1) / kTileWarps),
-                            kTileThreads, 0, inputs.stream,
-                            static_cast<unsigned>(tables.table.forward.count)};
+  const LaunchShape grid = {(units + kTileWarps - 1) / kTileWarps, kTileThreads, 0, inputs.stream,
+                            tables.table.forward.count};
   const std::int64_t extent = token_extent(inputs, layer.shape);
   const bool aligned = wide(inputs.key) && wide(inputs.query);
   if (tables.table.activations == DType::kF32) {

@@ -130,8 +130,7 @@ __global__ void __launch_bounds__(kTileThreads, 4)
 Status fold_fast(const Tables& tables, const DeviceFacts& facts, const FoldSpan* spans,
                  std::int32_t count, std::int64_t items, std::int64_t each, void* stream) {
   // As many blocks as the device holds at once, whatever the batch: empty ones cost 20 us.
-  const LaunchShape grid = {static_cast<unsigned>(facts.multiprocessors * 4), kTileThreads, 0,
-                            stream};
+  const LaunchShape grid = {std::int64_t{facts.multiprocessors} * 4, kTileThreads, 0, stream};
   if (tables.table.activations == DType::kF32)
     return launch("fast fold", fold_kernel<float>, grid, tables, spans, count,
                   static_cast<std::uint32_t>(items), static_cast<std::uint32_t>(each));

@@ -16,9 +16,10 @@
 namespace replayssm::cuda {
 namespace {
 
-// Blocks a multiprocessor: as many as the registers of a tile allow without spills.
-constexpr int kBlocksOne = 5;
-constexpr int kBlocksMore = 4;
+// Blocks a multiprocessor. Five need registers that only a step of one token with given dots
+// spares; a step that computes its own is faster with four (docs/cuda.md).
+template <int kSteps, bool kGiven>
+inline constexpr int kBlocks = kSteps == 1 && kGiven ? 5 : 4;
 
 // Dots of all groups of all rows, [row, group, kSteps + 2, lane]: the heads of a group share them,
 // and in a large batch computing them once saves more than this launch costs.
@@ -40,7 +41,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const RowDescriptor desc = load_descriptor(table.forward.rows + row);
   const int place = lane / 2;
   const std::int32_t index = place < table.ring ? row_order(table, row)[place] : 0;
-  if (desc.kind != RowKind::kStep || desc.tokens == 0 || !fits(desc, extent)) return;
+  if (desc.kind != RowKind::kStep || desc.tokens == 0 || !row_fits(desc, extent)) return;
   const TileRecords<Act> records(table, layer, desc.slot, 0, group);
   const Dots<kSteps> dots = all_dots<kSteps, kAligned>(
       make_keys(inputs, records, desc, group, place < desc.committed ? index : 0), lane);
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kTileThreads)
 // kAligned: wherever rows of key, query and value begin, eight elements can be loaded at once.
 // kGiven: dots_kernel has run.
 template <typename Act, int kSteps, bool kAligned, bool kGiven>
-__global__ void __launch_bounds__(kTileThreads, kSteps == 1 ? kBlocksOne : kBlocksMore)
+__global__ void __launch_bounds__(kTileThreads, kBlocks<kSteps, kGiven>)
     step_kernel(const __grid_constant__ Tables tables, const __grid_constant__ LayerTable layer,
                 const __grid_constant__ LayerInputs inputs, std::int64_t extent,
                 const Divisor parts, const Divisor heads_per_group, float* given) {
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kTileThreads, kSteps == 1 ? kBlocksOne : kBloc
   const std::int32_t v =
       part * kTileRows + tile_row(lane);  // the row whose outputs are this lane's
   const bool writer = (lane & 2) == 0;
-  const bool inside = first + tokens <= extent;
+  const bool inside = row_fits(desc, extent);
   // One question of all fields, without short cuts: those would load them one after the other.
   const std::int64_t block = desc.read_block();
   const bool active = static_cast<bool>(static_cast<int>(desc.kind == RowKind::kStep) &
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kTileThreads, kSteps == 1 ? kBlocksOne : kBloc
   }
   if (!active) {
     if (!inside) {
-      if (desc.kind != RowKind::kPadding && lane == 0) mark_slot(table, desc.slot, kSlotOutOfRange);
+      if (unit == 0 && lane == 0) refuse_row(tables, row);
     } else if (desc.kind == RowKind::kPadding && writer) {
       for (std::int32_t t = 0; t < tokens; ++t)
         store_output<Act>(inputs.out, first + t, head, v, 0.0F);
@@ -242,10 +243,8 @@ __global__ void __launch_bounds__(kTileThreads, kSteps == 1 ? kBlocksOne : kBloc
 template <typename Act, int kSteps, bool kAligned>
 Status run(const Tables& tables, const LayerTable& layer, const LayerInputs& inputs, float* dots) {
   const LayerShape& shape = layer.shape;
-  const auto blocks = [](int warps) {
-    return static_cast<unsigned>((warps + kTileWarps - 1) / kTileWarps);
-  };
-  const auto rows = static_cast<unsigned>(tables.table.forward.count);
+  const auto blocks = [](std::int64_t warps) { return (warps + kTileWarps - 1) / kTileWarps; };
+  const std::int64_t rows = tables.table.forward.count;
   const std::int64_t extent = token_extent(inputs, shape);
   const Divisor parts(shape.value_dim / kTileRows);
   const Divisor heads_per_group(shape.heads / shape.groups);
@@ -276,7 +275,6 @@ Status run(const Tables& tables, const LayerTable& layer, const LayerInputs& inp
 }  // namespace
 
 namespace {
-constexpr std::int64_t kMaxGridRows = 65535;  // the grid's second axis
 // From so many rows on a launch of its own for the dots pays (docs/cuda.md).
 constexpr std::int64_t kRowsForDots = 16;
 }  // namespace

@@ -9,7 +9,7 @@
 namespace replayssm::cuda {
 namespace {
 
-constexpr unsigned kThreads = 128;
+constexpr unsigned kThreads = kConvThreads;
 
 struct Channel {
   const CacheTable& table;
@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(kThreads)
   const auto channel = static_cast<std::int32_t>(blockIdx.x % groups * kThreads + threadIdx.x);
   if (channel >= layer.shape.conv_channels) return;
   const RowDescriptor& desc = table.forward.rows[row];
-  if (!fits(desc, extent)) {
-    if (desc.kind != RowKind::kPadding) mark_slot(table, desc.slot, kSlotOutOfRange);
+  if (!row_fits(desc, extent)) {
+    if (channel == 0) refuse_row(tables, row);
     return;
   }
   const Channel one = {table, layer, inputs, desc, row_parents(table, row), channel};
@@ -88,7 +88,8 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t row = blockIdx.x / groups;
   const auto channel = static_cast<std::int32_t>(blockIdx.x % groups * kThreads + threadIdx.x);
   const RowDescriptor& desc = table.forward.rows[row];
-  if (channel >= layer.shape.conv_channels || desc.kind != RowKind::kPrefill || !fits(desc, extent))
+  if (channel >= layer.shape.conv_channels || desc.kind != RowKind::kPrefill ||
+      !row_fits(desc, extent))
     return;
   const Channel one = {table, layer, inputs, desc, nullptr, channel};
   const std::int32_t kept = min(desc.tokens, table.conv_history);
@@ -101,11 +102,10 @@ __global__ void __launch_bounds__(kThreads)
 Status conv_reference(const Tables& tables, const LayerTable& layer, const ConvInputs& inputs,
                       bool prefill) {
   const CacheTable& table = tables.table;
-  const auto rows = static_cast<unsigned>(table.forward.count);
-  const unsigned groups =
-      (static_cast<unsigned>(layer.shape.conv_channels) + kThreads - 1) / kThreads;
-  const std::int64_t most = prefill ? table.max_tokens : table.max_step_tokens;
-  const auto parts = static_cast<unsigned>(std::min<std::int64_t>(most, prefill ? 64 : 16));
+  const std::int64_t rows = table.forward.count;
+  const auto groups = static_cast<unsigned>(conv_groups(layer.shape));
+  const auto parts =
+      static_cast<unsigned>(conv_parts(table.max_step_tokens, table.max_tokens, prefill));
   const std::int64_t in = inputs.in.present() ? inputs.in.shape[0] : 0;
   const std::int64_t out = inputs.out.present() ? inputs.out.shape[0] : 0;
   const std::int64_t extent = std::min(in, out);

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
 Status fold_reference(const Tables& tables, const DeviceFacts& facts,
                       const std::uint8_t* only_layer, void* stream) {
   // As many blocks as the device holds at once, whatever the batch: empty ones cost 20 us.
-  const auto blocks = static_cast<unsigned>(facts.multiprocessors * 4);
+  const std::int64_t blocks = std::int64_t{facts.multiprocessors} * 4;
   return launch("fold", fold_kernel, {blocks, kThreads, 0, stream}, tables, only_layer);
 }
 
@@ -89,9 +89,9 @@ Status apply_fold(const Tables& tables, void* stream) {
 Status fold_all_records(const Tables& tables, std::span<const LayerTable> layers, std::int64_t slot,
                         void* stream) {
   for (const LayerTable& layer : layers) {
-    REPLAYSSM_RETURN_IF_ERROR(launch(
-        "fold all", fold_all_kernel,
-        {static_cast<unsigned>(layer.shape.heads), kThreads, 0, stream}, tables, layer, slot));
+    REPLAYSSM_RETURN_IF_ERROR(launch("fold all", fold_all_kernel,
+                                     {layer.shape.heads, kThreads, 0, stream}, tables, layer,
+                                     slot));
   }
   return {};
 }

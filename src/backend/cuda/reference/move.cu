@@ -88,13 +88,6 @@ struct Items {
   std::array<MaterializeItem, kItemsPerLaunch> item;
 };
 
-__device__ bool is_fresh(const CacheTable& table, std::int64_t slot) {
-  const SlotTable& slots = table.slots;
-  return slots.live[slot] != 0 && slots.position[slot] == 0 && slots.committed[slot] == 0 &&
-         slots.zero[slot] != 0 && slots.references[slots.block[slot]] == 1 &&
-         (slots.error[slot] & kSlotTorn) == 0;
-}
-
 // `width`: the widest convolution.
 __global__ void check_items_kernel(const __grid_constant__ Tables tables,
                                    const __grid_constant__ Items items, std::int32_t width,
@@ -107,8 +100,8 @@ __global__ void check_items_kernel(const __grid_constant__ Tables tables,
     const std::int64_t back = slots.position[item.source] - item.position;
     const bool legal =
         slots.live[item.source] != 0 && (slots.error[item.source] & kSlotTorn) == 0 &&
-        is_fresh(table, item.target) && back >= 0 && back <= slots.committed[item.source] &&
-        (back == 0 || table.conv_ring == 0 || table.conv_history >= width - 1 + back);
+        is_fresh(table, item.target) && position_is_kept(table, item.source, item.position) &&
+        conv_is_kept(table, back, width);
     if (legal) continue;
     tables.words->materialize_refused = 1;
     ++tables.words->refused;
@@ -154,6 +147,7 @@ __global__ void finish_items_kernel(const __grid_constant__ Tables tables,
     slots.conv_valid[item.target] = max(slots.conv_valid[item.source] - back, 0);
     slots.position[item.target] = item.position;
     slots.seed[item.target] = slots.seed[item.source];
+    mark_slot(tables.table, item.target, errors_of_state(slots.error[item.source]));
     slots.zero[item.target] = slots.zero[item.source] != 0 && records == 0 ? 1 : 0;
   }
 }
@@ -246,9 +240,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-unsigned head_blocks(const LayerTable& layer) {
-  return static_cast<unsigned>(layer.shape.heads) + 1;
-}
+std::int64_t head_blocks(const LayerTable& layer) { return std::int64_t{layer.shape.heads} + 1; }
 
 }  // namespace
 
@@ -280,7 +272,7 @@ Status materialize_slots(const Tables& tables, std::span<const LayerTable> layer
   }));
   REPLAYSSM_RETURN_IF_ERROR(each([&](const Items& part, bool /*first*/) {
     for (const LayerTable& layer : layers) {
-      const unsigned blocks = head_blocks(layer) * static_cast<unsigned>(part.count);
+      const std::int64_t blocks = head_blocks(layer) * part.count;
       REPLAYSSM_RETURN_IF_ERROR(launch("materialize", materialize_kernel,
                                        {blocks, kThreads, 0, stream}, tables, layer, part));
     }

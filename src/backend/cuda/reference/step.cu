@@ -137,9 +137,8 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t row = blockIdx.x / shape.heads;
   const auto head = static_cast<std::int32_t>(blockIdx.x % shape.heads);
   const RowDescriptor& desc = table.forward.rows[row];
-  if (!fits(desc, extent)) {
-    if (desc.kind != RowKind::kPadding && head == 0 && threadIdx.x == 0)
-      mark_slot(table, desc.slot, kSlotOutOfRange);
+  if (!row_fits(desc, extent)) {
+    if (head == 0 && threadIdx.x == 0) refuse_row(tables, row);
     return;
   }
   if (desc.kind == RowKind::kPadding) zero_outputs(inputs.out, desc, head, shape.value_dim);
@@ -235,7 +234,7 @@ Status prepare_reference() {
 
 Status step_reference(const Tables& tables, const LayerTable& layer, const LayerInputs& inputs) {
   const CacheTable& table = tables.table;
-  const auto blocks = static_cast<unsigned>(table.forward.count * layer.shape.heads);
+  const std::int64_t blocks = table.forward.count * layer.shape.heads;
   const std::int64_t total =
       std::int64_t{table.window} - 1 + table.max_step_tokens;  // a fold leaves W - 1 at most
   const auto bytes = static_cast<std::size_t>(

@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(kThreads)
   const auto head = static_cast<std::int32_t>(blockIdx.x % shape.heads);
   const RowDescriptor& desc = table.forward.rows[row];
   if (desc.kind != RowKind::kPrefill || desc.tokens == 0) return;
-  if (!fits(desc, extent)) {
-    if (head == 0 && threadIdx.x == 0) mark_slot(table, desc.slot, kSlotOutOfRange | kSlotTorn);
+  if (!row_fits(desc, extent)) {
+    if (head == 0 && threadIdx.x == 0) refuse_row(tables, row);
     return;
   }
   const HeadTokens tokens(table, layer, &inputs, desc.slot, head);
@@ -58,9 +58,8 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t row = blockIdx.x / shape.heads;
   const auto head = static_cast<std::int32_t>(blockIdx.x % shape.heads);
   const RowDescriptor& desc = table.forward.rows[row];
-  if (!fits(desc, extent)) {
-    if (desc.kind != RowKind::kPadding && head == 0 && threadIdx.x == 0)
-      mark_slot(table, desc.slot, kSlotOutOfRange);
+  if (!row_fits(desc, extent)) {
+    if (head == 0 && threadIdx.x == 0) refuse_row(tables, row);
     return;
   }
   if (desc.kind == RowKind::kPadding) zero_outputs(inputs.out, desc, head, shape.value_dim);
@@ -93,14 +92,14 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 Status prefill_reference(const Tables& tables, const LayerTable& layer, const LayerInputs& inputs) {
-  const auto blocks = static_cast<unsigned>(tables.table.forward.count * layer.shape.heads);
+  const std::int64_t blocks = tables.table.forward.count * layer.shape.heads;
   return launch("prefill", prefill_kernel, {blocks, kThreads, 0, inputs.stream}, tables, layer,
                 inputs, token_extent(inputs, layer.shape));
 }
 
 Status step_conventional_reference(const Tables& tables, const LayerTable& layer,
                                    const LayerInputs& inputs) {
-  const auto blocks = static_cast<unsigned>(tables.table.forward.count * layer.shape.heads);
+  const std::int64_t blocks = tables.table.forward.count * layer.shape.heads;
   return launch("conventional step", conventional_kernel, {blocks, kThreads, 0, inputs.stream},
                 tables, layer, inputs, token_extent(inputs, layer.shape));
 }
