@@ -13,14 +13,30 @@
 namespace replayssm::app {
 namespace {
 
-// M, * and - as the family's own pattern strings write them.
+// M, * and - as nemotron_h's own pattern strings write them.
 char pattern_character(LayerKind kind) {
   switch (kind) {
     case LayerKind::kMamba2: return 'M';
     case LayerKind::kAttention: return '*';
     case LayerKind::kMlp: return '-';
+    case LayerKind::kGdn: return 'G';
+    case LayerKind::kKda: return 'K';
+    case LayerKind::kLatentAttention: return 'L';
   }
   return '?';
+}
+
+// "21 mamba2, 4 attention, 17 mlp".
+std::string layer_counts(const ModelInfo& info) {
+  std::string text;
+  for (const LayerKind kind :
+       {LayerKind::kMamba2, LayerKind::kGdn, LayerKind::kKda, LayerKind::kAttention,
+        LayerKind::kLatentAttention, LayerKind::kMlp}) {
+    if (info.count(kind) == 0) continue;
+    text +=
+        fmt::format("{}{} {}", text.empty() ? "" : ", ", info.count(kind), layer_kind_name(kind));
+  }
+  return text;
 }
 
 std::string line(std::string_view name, const std::string& value) {
@@ -41,26 +57,37 @@ std::string info_text(const ModelInfo& info) {
                                   format_bytes(static_cast<double>(info.resident_weight_bytes)),
                                   compute_type_name(info.compute)));
   text +=
-      line("layers", fmt::format("{}: {} mamba2, {} attention, {} mlp; {}", info.layers.size(),
-                                 info.count(LayerKind::kMamba2), info.count(LayerKind::kAttention),
-                                 info.count(LayerKind::kMlp), pattern));
+      line("layers", fmt::format("{}: {}; {}", info.layers.size(), layer_counts(info), pattern));
   text += line("hidden, vocabulary", fmt::format("{}, {}{}", info.hidden, info.vocab,
                                                  info.tied_embeddings ? " (tied embeddings)" : ""));
   if (info.max_positions > 0) {
     text += line("context", fmt::format("{} tokens", info.max_positions));
   }
-  if (info.count(LayerKind::kMamba2) > 0) {
-    text += line("mamba2 layer",
-                 fmt::format("{} heads x {} value dim x {} state dim, {} groups; convolution of {} "
-                             "channels, width {}",
-                             info.recurrent.heads, info.recurrent.value_dim, info.recurrent.key_dim,
-                             info.recurrent.groups, info.recurrent.conv_channels,
-                             info.recurrent.conv_width));
+  // Layers of one rule have one shape.
+  const LayerShape* before = nullptr;
+  for (const LayerShape& layer : info.recurrent) {
+    if (before == nullptr || !(*before == layer)) {
+      text += line(fmt::format("{} layer", rule_name(layer.rule)),
+                   fmt::format("{} heads x {} value dim x {} {} dim, {} {}; convolution of {} "
+                               "channels, width {}",
+                               layer.heads, layer.value_dim, layer.key_dim,
+                               layer.rule == Rule::kMamba2 ? "state" : "key", layer.groups,
+                               layer.rule == Rule::kMamba2 ? "groups" : "key heads",
+                               layer.conv_channels, layer.conv_width));
+    }
+    before = &layer;
   }
   if (info.count(LayerKind::kAttention) > 0) {
-    text += line("attention layer",
-                 fmt::format("{} heads of {}, {} key-value heads", info.attention_heads,
-                             info.attention_head_dim, info.kv_heads));
+    text += line(
+        "attention layer",
+        fmt::format("{} heads of {}, {} key-value heads{}", info.attention_heads,
+                    info.attention_head_dim, info.kv_heads,
+                    info.rotary_dims > 0 ? fmt::format(", {} rotary dims", info.rotary_dims) : ""));
+  }
+  if (info.count(LayerKind::kLatentAttention) > 0) {
+    text += line("latent attention",
+                 fmt::format("{} heads of {}, {} numbers a token", info.attention_heads,
+                             info.attention_head_dim, info.latent_width));
   }
   if (info.count(LayerKind::kMlp) > 0)
     text += line("mlp layer", fmt::format("{} wide", info.mlp_width));

@@ -89,17 +89,23 @@ std::string to_json(const ModelInfo& info) {
                {"weight_dtype", dtype_name(info.weight_dtype)},
                {"compute", compute_type_name(info.compute)},
                {"resident_weight_bytes", info.resident_weight_bytes}};
-  if (info.count(LayerKind::kMamba2) > 0) {
-    json["recurrent"] = {
-        {"rule", rule_name(info.recurrent.rule)}, {"heads", info.recurrent.heads},
-        {"groups", info.recurrent.groups},        {"value_dim", info.recurrent.value_dim},
-        {"key_dim", info.recurrent.key_dim},      {"conv_channels", info.recurrent.conv_channels},
-        {"conv_width", info.recurrent.conv_width}};
+  if (!info.recurrent.empty()) {  // no family has recurrent layers of two shapes
+    const LayerShape& layer = info.recurrent.front();
+    json["recurrent"] = {{"rule", rule_name(layer.rule)}, {"heads", layer.heads},
+                         {"groups", layer.groups},        {"value_dim", layer.value_dim},
+                         {"key_dim", layer.key_dim},      {"conv_channels", layer.conv_channels},
+                         {"conv_width", layer.conv_width}};
   }
   if (info.count(LayerKind::kAttention) > 0) {
     json["attention"] = {{"heads", info.attention_heads},
                          {"kv_heads", info.kv_heads},
-                         {"head_dim", info.attention_head_dim}};
+                         {"head_dim", info.attention_head_dim},
+                         {"rotary_dims", info.rotary_dims}};
+  }
+  if (info.count(LayerKind::kLatentAttention) > 0) {
+    json["latent_attention"] = {{"heads", info.attention_heads},
+                                {"head_dim", info.attention_head_dim},
+                                {"width", info.latent_width}};
   }
   if (info.count(LayerKind::kMlp) > 0) json["mlp_width"] = info.mlp_width;
   json["bytes_per_sequence"] = {{"state", info.state_bytes()},

@@ -99,9 +99,10 @@ Result<Model> load_model(Console& console, const ModelOptions& options) {
   if (!model->has_tokenizer()) {
     return Status(
         StatusCode::kNotFound,
-        fmt::format("there is no tokenizer.json in {}, so no text can be read or written; "
-                    "add the file to the folder",
-                    *folder));
+        fmt::format(
+            "there is neither tokenizer.json nor tiktoken.model in {}, so no text can be read or "
+            "written; add one of them to the folder",
+            *folder));
   }
   const LogCallback log = log_to(console);
   for (const auto& [level, message] : messages) log(level, message);

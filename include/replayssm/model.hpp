@@ -40,14 +40,25 @@ enum class ComputeType : std::uint8_t { kAuto = 0, kF32 = 1, kBF16 = 2 };
   return "unknown";
 }
 
-// The sublayers a model is stacked from.
-enum class LayerKind : std::uint8_t { kMamba2 = 0, kAttention = 1, kMlp = 2 };
+// The sublayers h <- h + f(norm(h)) a model is stacked from; a decoder layer of a mixer and an MLP
+// counts as two. mamba2, gdn and kda are recurrent.
+enum class LayerKind : std::uint8_t {
+  kMamba2 = 0,
+  kAttention = 1,
+  kMlp = 2,
+  kGdn = 3,
+  kKda = 4,
+  kLatentAttention = 5  // one row of keys and values a token that all heads share
+};
 
 [[nodiscard]] constexpr std::string_view layer_kind_name(LayerKind kind) {
   switch (kind) {
     case LayerKind::kMamba2: return "mamba2";
     case LayerKind::kAttention: return "attention";
     case LayerKind::kMlp: return "mlp";
+    case LayerKind::kGdn: return "gdn";
+    case LayerKind::kKda: return "kda";
+    case LayerKind::kLatentAttention: return "latent_attention";
   }
   return "unknown";
 }
@@ -64,10 +75,12 @@ struct REPLAYSSM_API ModelInfo {
   bool tied_embeddings = false;
   double norm_epsilon = 0.0;
 
-  LayerShape recurrent;              // of every recurrent layer; heads 0: the model has none
-  std::int64_t attention_heads = 0;  // of every attention layer
-  std::int64_t kv_heads = 0;
+  std::vector<LayerShape> recurrent;  // one a recurrent layer, in their order
+  std::int64_t attention_heads = 0;   // of every attention layer, latent or not
+  std::int64_t kv_heads = 0;          // of every attention layer that is not latent
   std::int64_t attention_head_dim = 0;
+  std::int64_t rotary_dims = 0;   // first dims of a head that follow the position
+  std::int64_t latent_width = 0;  // numbers a token leaves in a latent attention layer
   std::int64_t mlp_width = 0;
 
   std::int64_t parameters = 0;
@@ -116,8 +129,8 @@ class REPLAYSSM_API Model {
   [[nodiscard]] const ModelInfo& info() const;
 
   // --- tokenizer
-  // False: the folder has no tokenizer.json; the calls below then fail with kNotFound and text is
-  // empty.
+  // False: the folder has neither tokenizer.json nor tiktoken.model; the calls below then fail with
+  // kNotFound and text is empty.
   [[nodiscard]] bool has_tokenizer() const;
   // `special`: add what the tokenizer's post-processor adds (a first token), and read "<...>" names
   // of special tokens as these tokens.

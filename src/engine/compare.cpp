@@ -101,7 +101,7 @@ Result<double> measured_deviation(const Model& model, const engine::RunnerOption
   return largest;
 }
 
-double gap_bound(const model::NemotronH& layers, const Position& position, double deviation) {
+double gap_bound(const model::Network& layers, const Position& position, double deviation) {
   const auto hidden = static_cast<std::size_t>(layers.config().hidden_size);
   std::vector<float> best(hidden);
   std::vector<float> second(hidden);
@@ -221,7 +221,7 @@ class Comparer {
     const Result<double> measured =
         measured_deviation(model_, reference_options_, text, prompt_.size(), positions_);
     if (!measured.ok()) return measured.status();
-    const model::NemotronH& layers = *model_.impl().layers;
+    const model::Network& layers = *model_.impl().layers;
     const double least = unit_roundoff(model_.info().compute) *
                          std::sqrt(2.0 * static_cast<double>(model_.info().layers.size()));
     // Far beyond rounding the two ways of running the reference compute different things, and a

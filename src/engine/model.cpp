@@ -32,11 +32,13 @@ Status load_tokenizer(const std::string& path, const ModelInfo& info, const LogC
   Result<model::Tokenizer> tokenizer = model::Tokenizer::load(path);
   if (!tokenizer.ok()) {
     if (tokenizer.status().code() != StatusCode::kNotFound) return tokenizer.status();
-    if (log) log(LogLevel::kWarning, "no tokenizer.json: tokens can be run, texts cannot");
+    if (log)
+      log(LogLevel::kWarning,
+          "neither tokenizer.json nor tiktoken.model: tokens can be run, texts cannot");
     return {};
   }
   if (tokenizer->vocab_size() > info.vocab) {
-    return error(StatusCode::kInvalidArgument, "tokenizer.json has tokens up to id ",
+    return error(StatusCode::kInvalidArgument, "the tokenizer has tokens up to id ",
                  tokenizer->vocab_size() - 1, ", config.json a vocab_size of ", info.vocab);
   }
   out = std::make_shared<const model::Tokenizer>(std::move(*tokenizer));
@@ -69,7 +71,7 @@ Result<Model> Model::load(const std::string& path, const LoadOptions& options) {
     impl->stop_tokens = std::move(*stop);
 
     model::WorkerPool pool(options.threads);
-    Result<model::NemotronH> layers = model::NemotronH::load(
+    Result<model::Network> layers = model::Network::load(
         impl->config, *weights, engine::activation_dtype(impl->info.compute), pool);
     if (!layers.ok()) return layers.status();
     impl->layers.emplace(std::move(*layers));
@@ -89,7 +91,8 @@ std::span<const std::int32_t> Model::stop_tokens() const { return impl_->stop_to
 Result<std::vector<std::int32_t>> Model::encode(std::string_view text, bool special) const {
   return guard([&]() -> Result<std::vector<std::int32_t>> {
     if (!has_tokenizer())
-      return error(StatusCode::kNotFound, "model: the folder has no tokenizer.json");
+      return error(StatusCode::kNotFound,
+                   "model: the folder has neither tokenizer.json nor tiktoken.model");
     return impl_->tokenizer->encode(text, special);
   });
 }
@@ -97,7 +100,8 @@ Result<std::vector<std::int32_t>> Model::encode(std::string_view text, bool spec
 Result<std::string> Model::decode(std::span<const std::int32_t> tokens) const {
   return guard([&]() -> Result<std::string> {
     if (!has_tokenizer())
-      return error(StatusCode::kNotFound, "model: the folder has no tokenizer.json");
+      return error(StatusCode::kNotFound,
+                   "model: the folder has neither tokenizer.json nor tiktoken.model");
     return impl_->tokenizer->decode(tokens);
   });
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/config.hpp"
-#include "model/layers/nemotron_h.hpp"
+#include "model/layers/network.hpp"
 #include "model/safetensors.hpp"
 #include "model/tokenizer.hpp"
 #include "replayssm/model.hpp"
@@ -20,7 +20,7 @@ class REPLAYSSM_HIDDEN Model::Impl {
   ModelInfo info;
   model::ModelConfig config;
   std::optional<model::Checkpoint> checkpoint;  // the layers read embeddings from it
-  std::optional<model::NemotronH> layers;
+  std::optional<model::Network> layers;
   std::shared_ptr<const model::Tokenizer> tokenizer;  // null: the folder has none
   std::vector<std::int32_t> stop_tokens;
 };

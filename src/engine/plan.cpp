@@ -19,9 +19,8 @@ struct Counted {
 Result<Counted> bytes_of_a_sequence(const ModelInfo& model, DecodeMode decode, std::int32_t window,
                                     std::int32_t step_tokens) {
   constexpr std::int64_t kPool = 256;
-  const CacheConfig config = engine::cache_config(model.recurrent, model.count(LayerKind::kMamba2),
-                                                  engine::activation_dtype(model.compute), decode,
-                                                  window, step_tokens, kPool);
+  const CacheConfig config = engine::cache_config(
+      model.recurrent, engine::activation_dtype(model.compute), decode, window, step_tokens, kPool);
   const Result<CacheBytes> bytes = cache_bytes(config);
   if (!bytes.ok()) return bytes.status();
   const auto share = [](std::int64_t total) { return (total + kPool - 1) / kPool; };
@@ -34,8 +33,22 @@ Result<Counted> bytes_of_a_sequence(const ModelInfo& model, DecodeMode decode, s
 }
 
 // Keys and values are kept in pages.
+constexpr std::int64_t kPage = model::KvCache::kPageTokens;
+
+// No real context comes near; a whole number of pages.
+constexpr std::int64_t kMaxContext = std::int64_t{1} << 40;
+// Of the keys and values of a sequence: far enough below the end of 64 bits that the other bytes of
+// a sequence can be added.
+constexpr std::int64_t kMaxKvBytes = std::int64_t{1} << 62;
+
+// The largest context whose bytes can be counted.
+std::int64_t largest_context(const ModelInfo& model) {
+  const std::int64_t page_bytes = std::max<std::int64_t>(kPage * model.kv_bytes_per_token(), 1);
+  return std::min(kMaxContext / kPage, kMaxKvBytes / page_bytes) * kPage;
+}
+
+// context: at most largest_context().
 std::int64_t kv_bytes(const ModelInfo& model, std::int64_t context) {
-  constexpr std::int64_t kPage = model::KvCache::kPageTokens;
   return (context + kPage - 1) / kPage * kPage * model.kv_bytes_per_token();
 }
 
@@ -49,6 +62,9 @@ Result<Plan> make_plan(const ModelInfo& model, const PlanOptions& options) {
   }
   if (plan.context < 1) {
     return invalid_argument("plan: config.json names no context; give one of 1 token or more");
+  }
+  if (const std::int64_t most = largest_context(model); plan.context > most) {
+    return invalid_argument("plan: context must be 1 to ", most, " tokens, given ", plan.context);
   }
   if (options.window < 1 || options.window > kMaxWindow) {
     return invalid_argument("plan: window must be 1 to ", kMaxWindow, ", given ", options.window);

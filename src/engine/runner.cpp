@@ -14,18 +14,22 @@ constexpr float kNoWeight = 0.0F;
 
 }  // namespace
 
-CacheConfig cache_config(const LayerShape& shape, std::int64_t layers, DType activations,
-                         DecodeMode decode, std::int32_t window, std::int32_t max_step_tokens,
+CacheConfig cache_config(std::span<const LayerShape> layers, DType activations, DecodeMode decode,
+                         std::int32_t window, std::int32_t max_step_tokens,
                          std::int64_t sequences) {
   CacheConfig config;
-  config.layers.assign(static_cast<std::size_t>(layers), shape);
+  config.layers.assign(layers.begin(), layers.end());
   // Sizes do not depend on the weights, but a configuration without them is refused.
-  LayerWeights weights;
-  weights.a_log = &kNoWeight;
-  if (shape.conv_channels > 0) weights.conv_weight = &kNoWeight;
-  config.weights.assign(static_cast<std::size_t>(layers), weights);
+  for (const LayerShape& shape : layers) {
+    LayerWeights weights;
+    weights.a_log = &kNoWeight;
+    if (shape.conv_channels > 0) weights.conv_weight = &kNoWeight;
+    config.weights.push_back(weights);
+  }
   config.decode = decode;
   config.activations = activations;
+  // The updates of the delta rule, as exact as everything else.
+  config.update = activations;
   config.window = window;
   config.max_step_tokens = max_step_tokens;
   config.slots = sequences;
@@ -41,8 +45,9 @@ std::int64_t forward_tokens(const RunnerOptions& options) {
 
 }  // namespace
 
-Runner::Runner(const model::NemotronH& model, const RunnerOptions& options)
+Runner::Runner(const model::Network& model, const RunnerOptions& options)
     : model_(model),
+      kv_shape_(model.kv_shape()),
       options_(options),
       pool_(options.threads),
       forward_(model, pool_, forward_tokens(options)),
@@ -50,19 +55,20 @@ Runner::Runner(const model::NemotronH& model, const RunnerOptions& options)
 
 Runner::~Runner() = default;
 
-Result<std::unique_ptr<Runner>> Runner::create(const model::NemotronH& model,
+Result<std::unique_ptr<Runner>> Runner::create(const model::Network& model,
                                                const RunnerOptions& options) {
-  if (model.mamba2().empty()) {
+  const std::vector<model::RecurrentLayer> recurrent = model.recurrent();
+  if (recurrent.empty()) {
     return error(StatusCode::kUnsupported,
-                 "engine: a model without recurrent layers is not supported; at least one Mamba-2 "
-                 "layer is needed");
+                 "engine: a model without recurrent layers is not supported; at least one is "
+                 "needed");
   }
   std::unique_ptr<Runner> runner(new Runner(model, options));
-  CacheConfig config =
-      cache_config(model::recurrent_shape(model.config()),
-                   static_cast<std::int64_t>(model.mamba2().size()), model.compute(),
-                   options.decode, options.window, options.max_step_tokens, options.max_sequences);
-  config.weights = model.recurrent_weights();
+  std::vector<LayerShape> shapes;
+  for (const model::RecurrentLayer& layer : recurrent) shapes.push_back(layer.shape);
+  CacheConfig config = cache_config(shapes, model.compute(), options.decode, options.window,
+                                    options.max_step_tokens, options.max_sequences);
+  for (std::size_t i = 0; i < recurrent.size(); ++i) config.weights[i] = recurrent[i].weights;
   config.implementation = options.implementation;
   config.max_rows = options.max_sequences;
   // Sequences that share a state may all fold in one forward, each into a block of its own, while
@@ -92,8 +98,7 @@ Result<std::int32_t> Runner::open(std::uint64_t seed) {
   }
   const Result<std::int64_t> slot = cache_->acquire(seed);
   if (!slot.ok()) return slot.status();
-  return take_entry(*slot,
-                    model::KvCache(model::attention_shape(model_.config(), model_.compute())));
+  return take_entry(*slot, model::KvCache(kv_shape_));
 }
 
 Result<std::int32_t> Runner::fork(std::int32_t sequence) {

@@ -40,14 +40,14 @@ struct RunnerRow {
 
 // What the recurrent cache is asked for, complete but for the weights: those it names are good for
 // counting bytes only. Also used by plan().
-[[nodiscard]] CacheConfig cache_config(const LayerShape& shape, std::int64_t layers,
-                                       DType activations, DecodeMode decode, std::int32_t window,
+[[nodiscard]] CacheConfig cache_config(std::span<const LayerShape> layers, DType activations,
+                                       DecodeMode decode, std::int32_t window,
                                        std::int32_t max_step_tokens, std::int64_t sequences);
 
 class Runner {
  public:
   // `model` must outlive the runner.
-  [[nodiscard]] static Result<std::unique_ptr<Runner>> create(const model::NemotronH& model,
+  [[nodiscard]] static Result<std::unique_ptr<Runner>> create(const model::Network& model,
                                                               const RunnerOptions& options);
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
@@ -94,13 +94,14 @@ class Runner {
     std::int64_t first_logits = 0;
   };
 
-  Runner(const model::NemotronH& model, const RunnerOptions& options);
+  Runner(const model::Network& model, const RunnerOptions& options);
   [[nodiscard]] Result<std::int32_t> take_entry(std::int64_t slot, model::KvCache kv);
   [[nodiscard]] Status check_rows(std::span<const RunnerRow> rows) const;
   [[nodiscard]] Status run_layers();
   [[nodiscard]] std::size_t logits_index(std::size_t row, std::int64_t token) const;
 
-  const model::NemotronH& model_;
+  const model::Network& model_;
+  model::KvShape kv_shape_;
   RunnerOptions options_;
   model::WorkerPool pool_;
   model::Forward forward_;

@@ -14,6 +14,8 @@ namespace replayssm::model {
 namespace {
 
 constexpr std::size_t kMaxConfigBytes = 4'000'000;
+constexpr std::string_view kSupportedTypes =
+    "supported are kimi_linear, nemotron_h, qwen3_5 and qwen3_5_text";
 
 JsonLimits config_limits() {
   JsonLimits limits;
@@ -23,15 +25,6 @@ JsonLimits config_limits() {
 }
 
 }  // namespace
-
-std::string_view layer_kind_name(LayerKind kind) {
-  switch (kind) {
-    case LayerKind::kMamba2: return "mamba2";
-    case LayerKind::kAttention: return "attention";
-    case LayerKind::kMlp: return "mlp";
-  }
-  return "unknown";
-}
 
 std::int64_t ModelConfig::layer_count(LayerKind kind) const {
   return std::count(layers.begin(), layers.end(), kind);
@@ -44,8 +37,13 @@ Result<ModelConfig> parse_config(std::string_view json, std::string_view source)
   const std::string type = fields.text({"model_type"});
   REPLAYSSM_RETURN_IF_ERROR(fields.status());
   if (type == "nemotron_h") return parse_nemotron_h(*parsed, source);
+  if (type == "kimi_linear") return parse_kimi_linear(*parsed, source);
+  if (type == "qwen3_5" || type == "qwen3_5_text") return parse_qwen3_5(*parsed, source);
+  const std::string reason = type.starts_with("qwen3_5_moe")
+                                 ? " is a mixture of experts (MoE), which is not supported"
+                                 : " is not supported";
   return Status(StatusCode::kUnsupported, std::string(source) + ": model_type " + in_quotes(type) +
-                                              " is not supported; supported is nemotron_h");
+                                              reason + "; " + std::string(kSupportedTypes));
 }
 
 void read_token_ids(JsonFields& fields, std::int64_t vocab_size, GenerationConfig& out) {

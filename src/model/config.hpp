@@ -14,17 +14,17 @@
 #include <string_view>
 #include <vector>
 
+#include "replayssm/layer.hpp"
+#include "replayssm/model.hpp"
 #include "replayssm/status.hpp"
 
 namespace replayssm::model {
 
-enum class ModelFamily : std::uint8_t { kNemotronH };
+// A family names its tensors and reads its config.json in its own way (layers/families.hpp).
+enum class ModelFamily : std::uint8_t { kNemotronH, kQwen35, kKimiLinear };
 
-// One sublayer h <- h + f(rmsnorm(h)).
-enum class LayerKind : std::uint8_t { kMamba2, kAttention, kMlp };
-
-// "mamba2", "attention", "mlp".
-[[nodiscard]] std::string_view layer_kind_name(LayerKind kind);
+// A sublayer h <- h + f(rmsnorm(h)); a decoder layer of a mixer and an MLP is two of them.
+using replayssm::LayerKind;
 
 // Mamba-2 mixer. d_inner is heads * head_dim: the field `expand` of config.json does not say it.
 struct Mamba2Config {
@@ -46,16 +46,55 @@ struct Mamba2Config {
   [[nodiscard]] std::int64_t projection_dim() const { return d_inner() + conv_dim() + heads; }
 };
 
-// Grouped-query attention, causal, without positional encoding, scale head_dim^-0.5.
+// The mixer of the delta rule: Gated DeltaNet (gdn) or Kimi Delta Attention (kda).
+struct DeltaConfig {
+  std::int64_t key_heads = 0;
+  std::int64_t value_heads = 0;  // a multiple of key_heads; kda: the same
+  std::int64_t key_dim = 0;      // K, of a head
+  std::int64_t value_dim = 0;    // V
+  std::int64_t conv_width = 0;
+  bool sigmoid_gate = false;  // the output times sigmoid(z), else silu(z)
+  GateKind gate = GateKind::kSoftplus;
+  double gate_lower_bound = 0;  // kBounded
+  std::int64_t gate_rank = 0;   // kda: of the two factors of each gate's projection; 0: one matrix
+
+  [[nodiscard]] std::int64_t keys() const { return key_heads * key_dim; }
+  [[nodiscard]] std::int64_t values() const { return value_heads * value_dim; }
+  // Channels of the convolution: q, k, v.
+  [[nodiscard]] std::int64_t conv_dim() const { return 2 * keys() + values(); }
+};
+
+// Grouped-query attention, causal, scale head_dim^-0.5.
 struct AttentionConfig {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;  // heads is a multiple of it
   std::int64_t head_dim = 0;
+  bool output_gate = false;      // the output times sigmoid of a gate that stands behind each query
+  bool qk_norm = false;          // an RMSNorm over each head of queries and keys
+  std::int64_t rotary_dims = 0;  // first dims of a head, which follow the position; even; 0: none
+  double rope_theta = 0;         // where rotary_dims is not 0
 };
 
-// W_down(relu(W_up x)^2).
+// Multi-head latent attention, causal, without positional encoding: keys and values of a token are
+// linear in one row of kv_rank numbers that all heads share, and rope_dim more key dims.
+struct LatentAttentionConfig {
+  std::int64_t heads = 0;
+  std::int64_t q_rank = 0;  // of the factors of the queries' projection; 0: one matrix
+  std::int64_t kv_rank = 0;
+  std::int64_t nope_dim = 0;   // key dims of a head from the latent row
+  std::int64_t rope_dim = 0;   // key dims that all heads share
+  std::int64_t value_dim = 0;  // of a head
+  double norm_epsilon = 0;     // of the norms between the factors
+
+  [[nodiscard]] std::int64_t key_dim() const { return nope_dim + rope_dim; }
+};
+
+// kReluSquared: W_down(relu(W_up x)^2). kSwiGlu: W_down(silu(W_gate x) * W_up x).
+enum class MlpActivation : std::uint8_t { kReluSquared, kSwiGlu };
+
 struct MlpConfig {
   std::int64_t width = 0;
+  MlpActivation activation = MlpActivation::kReluSquared;
 };
 
 // Defaults for generation. Absent fields were not given.
@@ -81,9 +120,12 @@ struct ModelConfig {
   bool residual_in_fp32 = false;
   std::int64_t max_positions = 0;  // what the model was trained for, 0 where not given
   std::vector<LayerKind> layers;
-  Mamba2Config mamba2;        // all zero where no layer is of its kind
-  AttentionConfig attention;  // the same
-  MlpConfig mlp;              // the same
+  // Of all layers of a kind; all zero where there is none.
+  Mamba2Config mamba2;
+  DeltaConfig delta;
+  AttentionConfig attention;
+  LatentAttentionConfig latent;
+  MlpConfig mlp;
   GenerationConfig generation;
 
   [[nodiscard]] std::int64_t layer_count(LayerKind kind) const;

@@ -13,12 +13,6 @@
 namespace replayssm::model {
 namespace {
 
-// Bounds that no real model comes near; they keep every product of dimensions inside 64 bits.
-constexpr std::int64_t kMaxDim = 1 << 20;
-constexpr std::int64_t kMaxVocab = 1 << 24;
-constexpr std::int64_t kMaxLayers = 4096;
-constexpr std::int64_t kMaxHeads = 1 << 16;
-
 constexpr std::string_view kSupportedLayers =
     "supported are Mamba-2 (M, mamba), attention (*, attention) "
     "and MLP (-, mlp)";
@@ -44,7 +38,9 @@ class NemotronReader {
     REPLAYSSM_RETURN_IF_ERROR(fields_.status());
     read_token_ids(fields_, config_.vocab_size, config_.generation);
     if (config_.layer_count(LayerKind::kMamba2) > 0) read_mamba2();
-    if (config_.layer_count(LayerKind::kAttention) > 0) read_attention();
+    if (config_.layer_count(LayerKind::kAttention) > 0) {
+      read_attention_heads(fields_, config_.hidden_size, config_.attention);
+    }
     if (config_.layer_count(LayerKind::kMlp) > 0) {
       config_.mlp.width = fields_.integer({"intermediate_size"}, {1, kMaxDim});
     }
@@ -115,29 +111,14 @@ class NemotronReader {
   void refuse_unsupported() {
     for (const std::string_view bias :
          {"use_bias", "mamba_proj_bias", "attention_bias", "mlp_bias"}) {
-      if (fields_.boolean_or({bias}, false)) {
-        unsupported(std::string(bias) + " true is not supported; supported is false");
-      }
+      refuse_flag(fields_, bias);
     }
-    require_text("mlp_hidden_act", "relu2");
-    require_text("mamba_hidden_act", "silu");
+    require_text(fields_, "mlp_hidden_act", "relu2");
+    require_text(fields_, "mamba_hidden_act", "silu");
     if (const JsonValue* window = fields_.get({"sliding_window"})) {
       unsupported("sliding_window " + window->describe() + " is not supported; supported is null");
     }
-    if (const JsonValue* quantization = fields_.get({"quantization_config"})) {
-      const JsonValue* method = quantization->find("quant_method");
-      unsupported("quantization_config" +
-                  (method == nullptr ? "" : " with quant_method " + method->describe()) +
-                  " is not supported; supported are BF16, F16 and F32 weights");
-    }
-  }
-
-  void require_text(std::string_view name, std::string_view supported) {
-    const std::optional<std::string> given = fields_.optional_text({name});
-    if (given && *given != supported) {
-      unsupported(std::string(name) + " " + in_quotes(*given) + " is not supported; supported is " +
-                  std::string(supported));
-    }
+    refuse_quantization(fields_);
   }
 
   void read_mamba2() {
@@ -180,29 +161,6 @@ class NemotronReader {
     }
     config_.mamba2.dt_min = limits[0];
     config_.mamba2.dt_max = limits[1];
-  }
-
-  void read_attention() {
-    AttentionConfig& attention = config_.attention;
-    attention.heads = fields_.integer({"num_attention_heads"}, {1, kMaxHeads});
-    attention.kv_heads =
-        fields_.integer_or({"num_key_value_heads"}, {1, kMaxHeads}, attention.heads);
-    const auto head_dim =
-        fields_.optional_integer({"head_dim", "attention_head_dim"}, {1, kMaxHeads});
-    if (!fields_.status().ok()) return;
-    if (!head_dim && config_.hidden_size % attention.heads != 0) {
-      return invalid("head_dim is missing and hidden_size " + std::to_string(config_.hidden_size) +
-                     " is no multiple of num_attention_heads " + std::to_string(attention.heads));
-    }
-    attention.head_dim = head_dim ? *head_dim : config_.hidden_size / attention.heads;
-    if (attention.heads % attention.kv_heads != 0) {
-      invalid("num_attention_heads must be a multiple of num_key_value_heads, given " +
-              std::to_string(attention.heads) + " and " + std::to_string(attention.kv_heads));
-    }
-    if (attention.heads * attention.head_dim > kMaxDim) {
-      invalid("num_attention_heads * head_dim may be at most " + std::to_string(kMaxDim) +
-              ", given " + std::to_string(attention.heads * attention.head_dim));
-    }
   }
 
   JsonFields fields_;

@@ -89,6 +89,16 @@ Result<Pretokenizer> Pretokenizer::parse(const JsonValue* json, const std::strin
   return out;
 }
 
+Result<Pretokenizer> Pretokenizer::from_pattern(std::string_view pattern) {
+  Result<Regex> regex = Regex::compile(pattern);
+  if (!regex.ok()) return regex.status();
+  Pretokenizer out;
+  Step step;
+  step.regex = std::move(regex).value();
+  out.steps_.push_back(std::move(step));
+  return out;
+}
+
 Status Pretokenizer::add(const JsonValue& json, const std::string& where) {
   JsonFields fields(json, where);
   const std::string type = fields.text({"type"});

@@ -1,5 +1,5 @@
 // Cuts text into the words that the merges of a tokenizer may not cross: the pre_tokenizer of a
-// tokenizer.json.
+// tokenizer.json, or one pattern.
 #pragma once
 
 #include <deque>
@@ -39,6 +39,9 @@ class Pretokenizer {
   // a ByteLevel at its end; other kinds are kUnsupported by name. Without a ByteLevel the model is
   // not byte-level and is refused.
   [[nodiscard]] static Result<Pretokenizer> parse(const JsonValue* json, const std::string& source);
+
+  // One regex, whose matches and the stretches between them are the words.
+  [[nodiscard]] static Result<Pretokenizer> from_pattern(std::string_view pattern);
 
   // Replaces `words` by the words of `text` (well-formed UTF-8), in order, none empty. They are the
   // bytes themselves, before any mapping of bytes to printable characters.

@@ -1,4 +1,5 @@
-// From Oniguruma's Ruby syntax to PCRE2's, as a list of what is known to agree.
+// From Oniguruma's Ruby syntax to PCRE2's, as a list of what is known to agree. (Over 400 lines:
+// one reader with one cursor, of which every construct is a few lines.)
 //
 // Rewritten:
 //   \s \S     PCRE2's \s also takes U+180E; both mean \p{White_Space} afterwards
@@ -12,10 +13,13 @@
 //   {,n}      {0,n}
 //   (?m: )    (?s: )
 //   ( ), (?<name> )   (?: ), as nothing can refer to a group
-// Refused, because PCRE2 reads them differently or the engines' results were not compared: class
-// intersection && and nested classes, POSIX brackets, back references and subexpression calls, \b,
-// \X, \R, \K, \G, possessive or lazy {n}, an option group that is not first, case-insensitive
-// matching of what folds to several characters, and everything that is not in this file.
+//   [A&&B]    (?:(?=[A])[B]); PCRE2 reads two ampersands. A side is a list or one nested class, as
+//             in [\p{L}&&[^\p{Han}]]; [^A&&B] is (?:(?!(?=[A])[B])(?s:.))
+// Refused, because PCRE2 reads them differently or the engines' results were not compared: nested
+// classes elsewhere, && under (?i) or beside a hyphen, POSIX brackets, back references and
+// subexpression calls, \b, \X, \R, \K, \G, possessive or lazy {n}, an option group that is not
+// first, case-insensitive matching of what folds to several characters, and everything that is not
+// in this file.
 //
 // Unicode versions: Debian's PCRE2 10.42 knows Unicode 14, the reference package 16. What was added
 // in between is spelled out beside each set (unicode_additions.cpp), so that newer characters split
@@ -238,28 +242,90 @@ class Translator {
     out_ += in_[at_++];
   }
 
+  // One side of &&, or a whole class without it: what stands between the brackets.
+  struct ClassSide {
+    std::string items;
+    bool negated = false;
+    [[nodiscard]] std::string brackets() const { return (negated ? "[^" : "[") + items + "]"; }
+  };
+
   void char_class() {
-    out_ += in_[at_++];
-    if (peek() == '^') out_ += in_[at_++];
-    if (peek() == ']') return refuse("']' as the first of a class");
-    while (status_.ok()) {
-      if (at_ >= in_.size()) return refuse("an unclosed class");
-      if (in_[at_] == ']') break;
-      if (next_is("&&")) return refuse("class intersection &&");
-      if (next_is("[:")) return refuse("a POSIX bracket [:");
-      if (in_[at_] == '[') return refuse("a class inside of a class");
-      if (in_[at_] == '\\') {
-        escape(true);
-        continue;
+    ++at_;
+    const bool negated = take_caret();
+    std::vector<ClassSide> sides;
+    do {
+      if (!sides.empty()) at_ += 2;
+      ClassSide side;
+      const bool nested = peek() == '[' && !next_is("[:");
+      if (nested) {
+        ++at_;
+        side.negated = take_caret();
       }
-      const Utf8Step step = utf8_step(in_.substr(at_));
-      if (ignores_case() && step.code_point >= 0x80) {
-        return refuse("a letter outside of ASCII under (?i)");
+      side.items = class_items();
+      if (!status_.ok()) return;
+      if (nested) {
+        if (next_is("&&")) return refuse("class intersection && in a nested class");
+        ++at_;
+        if (at_ >= in_.size()) return refuse("an unclosed class");
+        const bool whole = next_is("&&") || (peek() == ']' && !sides.empty());
+        if (!whole) return refuse("a class inside of a class");
       }
-      out_ += in_.substr(at_, step.length);
-      at_ += step.length;
+      sides.push_back(std::move(side));
+    } while (next_is("&&"));
+    if (sides.size() > 1 && ignores_case()) return refuse("class intersection && under (?i)");
+    ++at_;
+    if (sides.size() == 1) {
+      sides.front().negated = negated;
+      out_ += sides.front().brackets();
+      return;
     }
-    if (status_.ok()) out_ += in_[at_++];
+    std::string both;
+    for (std::size_t i = 0; i + 1 < sides.size(); ++i) both += "(?=" + sides[i].brackets() + ")";
+    both += sides.back().brackets();
+    out_ += negated ? "(?:(?!" + both + ")(?s:.))" : "(?:" + both + ")";
+  }
+
+  bool take_caret() {
+    if (peek() != '^') return false;
+    ++at_;
+    return true;
+  }
+
+  // The items up to the ']' or "&&" behind them, translated.
+  std::string class_items() {
+    const std::size_t begin = at_;
+    const bool after = begin >= 2 && in_.substr(begin - 2, 2) == "&&";
+    std::string outside = std::exchange(out_, std::string());
+    if (peek() == ']' && !after) refuse("']' as the first of a class");
+    while (status_.ok()) {
+      if (at_ >= in_.size()) {
+        refuse("an unclosed class");
+      } else if (in_[at_] == ']' || next_is("&&")) {
+        break;
+      } else if (next_is("[:")) {
+        refuse("a POSIX bracket [:");
+      } else if (in_[at_] == '[') {
+        refuse("a class inside of a class");
+      } else if (in_[at_] == '\\') {
+        escape(true);
+      } else {
+        const Utf8Step step = utf8_step(in_.substr(at_));
+        if (ignores_case() && step.code_point >= 0x80) {
+          refuse("a letter outside of ASCII under (?i)");
+        }
+        out_ += in_.substr(at_, step.length);
+        at_ += step.length;
+      }
+    }
+    if (status_.ok() && (after || next_is("&&"))) check_side(in_.substr(begin, at_ - begin));
+    return std::exchange(out_, std::move(outside));
+  }
+
+  // Where the engines would disagree on what belongs to a side.
+  void check_side(std::string_view items) {
+    if (items.empty()) return refuse("an empty side of class intersection &&");
+    if (next_is("&&&")) return refuse("&&&");
+    if (items.front() == '-' || items.back() == '-') refuse("'-' beside class intersection &&");
   }
 
   void escape(bool in_class) {

@@ -1,11 +1,11 @@
-// Text to token ids and back, from a tokenizer.json with byte-level BPE; the results are those of
-// the PyPI package `tokenizers`, token for token.
+// Text to token ids and back, from a tokenizer.json with byte-level BPE or a tiktoken.model; the
+// results are those of the PyPI packages `tokenizers` and `tiktoken`, token for token.
 //
-// Supported: model BPE; normalizer null, NFC or a Sequence of these; pre_tokenizer ByteLevel or a
-// Sequence of Split, Digits and ByteLevel; added tokens with all their properties; post_processor
-// null, ByteLevel, TemplateProcessing or a Sequence of these; decoder ByteLevel. Everything else is
-// refused by name. The members truncation and padding are ignored, as transformers does when it
-// encodes a prompt.
+// Supported of tokenizer.json: model BPE; normalizer null, NFC or a Sequence of these;
+// pre_tokenizer ByteLevel or a Sequence of Split, Digits and ByteLevel; added tokens with all their
+// properties; post_processor null, ByteLevel, TemplateProcessing or a Sequence of these; decoder
+// ByteLevel. Everything else is refused by name. The members truncation and padding are ignored, as
+// transformers does when it encodes a prompt.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,18 @@ class Tokenizer {
   // JSON, kInvalidArgument where it contradicts itself, kUnsupported by name.
   [[nodiscard]] static Result<Tokenizer> parse(std::string_view json,
                                                std::string_view source = "tokenizer.json");
-  // `folder`/tokenizer.json. kNotFound where it is absent.
+  // `ranks` is the text of a tiktoken.model: a token in base64, a space and its rank, which is its
+  // id, on each line. `config` is the text of the tokenizer_config.json beside it, absent where
+  // there is none: added_tokens_decoder names the ids behind the ranks, add_bos_token and
+  // add_eos_token (by default false) put these around a text. The splitting rule is Kimi's.
+  // kDataLoss where a line is not so or `config` is no JSON, kInvalidArgument where a rank, token
+  // or single byte is missing or there twice, or there are too many or too long tokens.
+  [[nodiscard]] static Result<Tokenizer> parse_tiktoken(
+      std::string_view ranks, std::optional<std::string_view> config,
+      std::string_view ranks_source = "tiktoken.model",
+      std::string_view config_source = "tokenizer_config.json");
+  // `folder`/tokenizer.json, or where it is absent `folder`/tiktoken.model with its
+  // tokenizer_config.json. kNotFound where both are.
   [[nodiscard]] static Result<Tokenizer> load(const std::filesystem::path& folder);
 
   Tokenizer(Tokenizer&&) noexcept;
@@ -61,6 +72,7 @@ class Tokenizer {
 
  private:
   struct State;
+  [[nodiscard]] static Result<Tokenizer> load_tiktoken(const std::filesystem::path& folder);
   explicit Tokenizer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

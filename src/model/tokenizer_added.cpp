@@ -116,11 +116,6 @@ Result<AddedTokens> AddedTokens::parse(const JsonValue* json, const BytePairMode
     token.normalized = fields.boolean_or({"normalized"}, !token.special);
     REPLAYSSM_RETURN_IF_ERROR(fields.status());
     if (token.content.empty()) continue;
-    if (token.content.size() > kMaxAddedTokenBytes) {
-      return Status(StatusCode::kInvalidArgument,
-                    where + ": " + in_quotes(token.content) + ": at most " +
-                        std::to_string(kMaxAddedTokenBytes) + " bytes are accepted");
-    }
     const std::optional<std::int32_t> known = model.token_id(token.content);
     const std::int64_t id = known ? *known : next_id++;
     if (id != given) {
@@ -129,26 +124,51 @@ Result<AddedTokens> AddedTokens::parse(const JsonValue* json, const BytePairMode
                         std::to_string(given) + "; the vocabulary gives " + std::to_string(id));
     }
     token.id = static_cast<std::int32_t>(id);
-    const auto index = static_cast<std::int32_t>(out.tokens_.size());
-    token.pattern = token.content;
-    if (token.normalized && nfc) {
-      Result<std::string> normal = normalize_nfc(token.content);
-      if (!normal.ok()) return normal.status();
-      token.pattern = std::move(normal).value();
-    }
-    TextTrie& trie = token.normalized ? out.normalized_ : out.raw_;
-    if (!contents.insert(token.content, index) || !trie.insert(token.pattern, index)) {
-      return Status(StatusCode::kInvalidArgument,
-                    where + ": " + in_quotes(token.content) + " is there twice");
-    }
-    if (token.single_word && !out.word_character_) {
-      Result<Regex> word = Regex::compile(kWordCharacter);
-      if (!word.ok()) return word.status();
-      out.word_character_ = std::move(word).value();
-    }
-    out.tokens_.push_back(std::move(token));
+    REPLAYSSM_RETURN_IF_ERROR(out.add(std::move(token), nfc, contents, where));
   }
   return out;
+}
+
+Result<AddedTokens> AddedTokens::from_tokens(std::vector<AddedToken> tokens,
+                                             const std::string& source) {
+  AddedTokens out;
+  TextTrie contents;
+  for (AddedToken& token : tokens) {
+    if (token.content.empty()) {
+      return Status(StatusCode::kInvalidArgument,
+                    source + ": the token of id " + std::to_string(token.id) + " is empty");
+    }
+    token.normalized = false;
+    REPLAYSSM_RETURN_IF_ERROR(out.add(std::move(token), false, contents, source));
+  }
+  return out;
+}
+
+Status AddedTokens::add(AddedToken token, bool nfc, TextTrie& contents, const std::string& where) {
+  if (token.content.size() > kMaxAddedTokenBytes) {
+    return Status(StatusCode::kInvalidArgument,
+                  where + ": " + in_quotes(token.content) + ": at most " +
+                      std::to_string(kMaxAddedTokenBytes) + " bytes are accepted");
+  }
+  const auto index = static_cast<std::int32_t>(tokens_.size());
+  token.pattern = token.content;
+  if (token.normalized && nfc) {
+    Result<std::string> normal = normalize_nfc(token.content);
+    if (!normal.ok()) return normal.status();
+    token.pattern = std::move(normal).value();
+  }
+  TextTrie& trie = token.normalized ? normalized_ : raw_;
+  if (!contents.insert(token.content, index) || !trie.insert(token.pattern, index)) {
+    return Status(StatusCode::kInvalidArgument,
+                  where + ": " + in_quotes(token.content) + " is there twice");
+  }
+  if (token.single_word && !word_character_) {
+    Result<Regex> word = Regex::compile(kWordCharacter);
+    if (!word.ok()) return word.status();
+    word_character_ = std::move(word).value();
+  }
+  tokens_.push_back(std::move(token));
+  return {};
 }
 
 Result<bool> AddedTokens::beside_word(std::string_view text, TextRange match,

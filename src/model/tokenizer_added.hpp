@@ -1,5 +1,5 @@
 // Tokens that are cut out of a text before anything else sees it: the added_tokens of a
-// tokenizer.json.
+// tokenizer.json, the added_tokens_decoder beside a tiktoken file.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +60,11 @@ class AddedTokens {
   [[nodiscard]] static Result<AddedTokens> parse(const JsonValue* json, const BytePairModel& model,
                                                  bool nfc, const std::string& source);
 
+  // Tokens with ids of the caller's choice, searched in the raw text. kInvalidArgument where a
+  // content is empty, too long or there twice.
+  [[nodiscard]] static Result<AddedTokens> from_tokens(std::vector<AddedToken> tokens,
+                                                       const std::string& source);
+
   [[nodiscard]] const std::vector<AddedToken>& tokens() const { return tokens_; }
 
   // Appends the pieces of `text` in order. `normalized` chooses the tokens that are searched: those
@@ -68,6 +73,9 @@ class AddedTokens {
                              std::vector<TextPiece>& pieces) const;
 
  private:
+  // Takes in one token; its pattern is made here.
+  [[nodiscard]] Status add(AddedToken token, bool nfc, TextTrie& contents,
+                           const std::string& where);
   [[nodiscard]] Result<bool> beside_word(std::string_view text, TextRange match,
                                          RegexMatcher& matcher) const;
 

@@ -211,9 +211,58 @@ std::optional<std::int32_t> BytePairModel::token_id(std::string_view spelling) c
   return at->second;
 }
 
-const BytePairModel::Merge* BytePairModel::find_merge(std::int32_t left, std::int32_t right) const {
-  const auto at = merges_.find(pair_key(left, right));
-  return at == merges_.end() ? nullptr : &at->second;
+Result<BytePairModel> BytePairModel::from_ranks(const std::vector<std::string>& tokens,
+                                                const std::string& source) {
+  BytePairModel model;
+  model.ignore_merges_ = true;
+  model.ids_.reserve(tokens.size());
+  model.ranked_.reserve(tokens.size());
+  for (const std::string& token : tokens) {
+    const std::string at = source + ": rank " + std::to_string(model.ranked_.size());
+    if (token.empty() || token.size() > kMaxRankTokenBytes) {
+      return Status(StatusCode::kInvalidArgument,
+                    at + ": a token of 1 to " + std::to_string(kMaxRankTokenBytes) +
+                        " bytes is required, given " + std::to_string(token.size()));
+    }
+    std::string mapped;
+    for (const char c : token) append_mapped_byte(mapped, static_cast<std::uint8_t>(c));
+    const auto [entry, added] =
+        model.ids_.emplace(std::move(mapped), static_cast<std::int32_t>(model.ranked_.size()));
+    if (!added) {
+      return Status(StatusCode::kInvalidArgument, at + ": the token " + in_quotes(token) +
+                                                      " has the rank " +
+                                                      std::to_string(entry->second) + " already");
+    }
+    model.ranked_.push_back(entry->first);
+    model.longest_ranked_ = std::max(model.longest_ranked_, entry->first.size());
+  }
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    std::string spelling;
+    append_mapped_byte(spelling, static_cast<std::uint8_t>(byte));
+    const std::optional<std::int32_t> id = model.token_id(spelling);
+    if (!id) {
+      return Status(StatusCode::kInvalidArgument,
+                    source + ": all 256 single bytes must be tokens; byte " + std::to_string(byte) +
+                        " is missing");
+    }
+    model.byte_ids_[byte] = *id;
+  }
+  return model;
+}
+
+std::optional<BytePairModel::Merge> BytePairModel::find_merge(std::int32_t left, std::int32_t right,
+                                                              std::string& pair) const {
+  if (ranked_.empty()) {
+    const auto at = merges_.find(pair_key(left, right));
+    return at == merges_.end() ? std::nullopt : std::optional<Merge>(at->second);
+  }
+  const std::string_view a = ranked_[static_cast<std::size_t>(left)];
+  const std::string_view b = ranked_[static_cast<std::size_t>(right)];
+  if (a.size() + b.size() > longest_ranked_) return std::nullopt;
+  pair.assign(a).append(b);
+  const auto at = ids_.find(pair);
+  if (at == ids_.end()) return std::nullopt;
+  return Merge{static_cast<std::uint32_t>(at->second), at->second};
 }
 
 void BytePairModel::start_symbols(std::string_view word, BpeScratch& scratch) const {
@@ -239,8 +288,9 @@ void BytePairModel::start_symbols(std::string_view word, BpeScratch& scratch) co
 void BytePairModel::push_candidate(BpeScratch& scratch, std::uint32_t position) const {
   const BpeScratch::Symbol& left = scratch.symbols[position];
   if (left.next == kNone) return;
-  const Merge* merge = find_merge(left.id, scratch.symbols[left.next].id);
-  if (merge == nullptr) return;
+  const std::optional<Merge> merge =
+      find_merge(left.id, scratch.symbols[left.next].id, scratch.pair);
+  if (!merge) return;
   scratch.heap.push_back({merge->rank, position, merge->merged});
   std::push_heap(scratch.heap.begin(), scratch.heap.end(), comes_later);
 }
@@ -267,8 +317,8 @@ void BytePairModel::encode(std::string_view word, BpeScratch& scratch,
     if (!left.alive || left.next == kNone) continue;
     // The pair may have changed since the candidate was found.
     BpeScratch::Symbol& right = symbols[left.next];
-    const Merge* merge = find_merge(left.id, right.id);
-    if (merge == nullptr || merge->merged != top.merged) continue;
+    const std::optional<Merge> merge = find_merge(left.id, right.id, scratch.pair);
+    if (!merge || merge->merged != top.merged) continue;
     left.id = top.merged;
     left.next = right.next;
     right.alive = false;

@@ -190,8 +190,13 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view sourc
 Result<Tokenizer> Tokenizer::load(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "tokenizer.json";
   const Result<std::string> text = read_text_file(path, kMaxTokenizerBytes);
-  if (!text.ok()) return text.status();
-  return parse(*text, in_quotes(path.native()));
+  if (text.ok()) return parse(*text, in_quotes(path.native()));
+  if (text.status().code() != StatusCode::kNotFound) return text.status();
+  Result<Tokenizer> ranked = load_tiktoken(folder);
+  if (!ranked.ok() && ranked.status().code() == StatusCode::kNotFound) {
+    return Status(StatusCode::kNotFound, text.status().message() + "; nor is there tiktoken.model");
+  }
+  return ranked;
 }
 
 Result<SpecialTokens> parse_special_tokens(std::string_view json, const Tokenizer& tokenizer,

@@ -16,12 +16,19 @@ namespace {
 
 AttentionShape small_shape(DType dtype) {
   AttentionShape shape;
-  shape.layers = 2;
   shape.heads = 6;
   shape.kv_heads = 2;
-  shape.head_dim = 20;
+  shape.key_dim = 20;
+  shape.value_dim = 20;
+  shape.scale = 1.0F / std::sqrt(20.0F);
   shape.dtype = dtype;
   return shape;
+}
+
+// Two layers of that shape.
+KvShape kv_of(const AttentionShape& shape) {
+  const KvLayer layer{shape.kv_heads, shape.key_dim, shape.value_dim};
+  return KvShape{{layer, layer}, shape.dtype};
 }
 
 std::vector<float> random_values(std::size_t count, std::uint64_t seed) {
@@ -49,7 +56,7 @@ std::vector<std::byte> stored(const std::vector<float>& values, DType dtype) {
 double exact(const AttentionShape& shape, const std::vector<float>& q, const std::vector<float>& k,
              const std::vector<float>& v, std::int64_t token, std::int64_t head, std::int64_t d) {
   const auto kv_head = static_cast<std::size_t>(head / (shape.heads / shape.kv_heads));
-  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  const auto dim = static_cast<std::size_t>(shape.key_dim);
   const auto at = [&](std::int64_t t, std::size_t i) {
     return (static_cast<std::size_t>(t) * static_cast<std::size_t>(shape.kv_heads) + kv_head) *
                dim +
@@ -73,12 +80,12 @@ double exact(const AttentionShape& shape, const std::vector<float>& q, const std
 double worst_error(DType dtype, std::int64_t tokens, std::int64_t piece, bool break_it) {
   const AttentionShape shape = small_shape(dtype);
   WorkerPool pool(2);
-  Attention attention(shape, pool);
-  KvCache cache(shape);
-  const auto q = random_values(static_cast<std::size_t>(tokens * shape.heads * shape.head_dim), 1);
-  auto k = random_values(static_cast<std::size_t>(tokens * shape.kv_heads * shape.head_dim), 2);
+  Attention attention(pool);
+  KvCache cache(kv_of(shape));
+  const auto q = random_values(static_cast<std::size_t>(tokens * shape.heads * shape.key_dim), 1);
+  auto k = random_values(static_cast<std::size_t>(tokens * shape.kv_heads * shape.key_dim), 2);
   const auto v =
-      random_values(static_cast<std::size_t>(tokens * shape.kv_heads * shape.head_dim), 3);
+      random_values(static_cast<std::size_t>(tokens * shape.kv_heads * shape.key_dim), 3);
   const auto element = dtype_bytes(dtype);
   const auto q_bytes = stored(q, dtype), k_bytes = stored(k, dtype), v_bytes = stored(v, dtype);
   if (break_it) k[0] += 0.25F;
@@ -87,15 +94,16 @@ double worst_error(DType dtype, std::int64_t tokens, std::int64_t piece, bool br
     const std::int64_t count = std::min(piece, tokens - first);
     EXPECT_TRUE(cache.reserve(count).ok());
     for (std::int64_t t = first; t < first + count; ++t) {
-      const auto offset = static_cast<std::size_t>(t * shape.kv_heads * shape.head_dim) * element;
+      const auto offset = static_cast<std::size_t>(t * shape.kv_heads * shape.key_dim) * element;
       cache.write(1, t, k_bytes.data() + offset, v_bytes.data() + offset);
     }
     AttentionRow row;
     row.cache = &cache;
     row.tokens = count;
-    const auto width = static_cast<std::size_t>(shape.heads * shape.head_dim);
+    const auto width = static_cast<std::size_t>(shape.heads * shape.key_dim);
     std::vector<std::byte> result(static_cast<std::size_t>(count) * width * element);
-    attention.run(1, {&row, 1}, q_bytes.data() + static_cast<std::size_t>(first) * width * element,
+    attention.run(shape, 1, {&row, 1},
+                  q_bytes.data() + static_cast<std::size_t>(first) * width * element,
                   result.data());
     for (std::size_t i = 0; i < static_cast<std::size_t>(count) * width; ++i) {
       float value = 0.0F;
@@ -113,9 +121,9 @@ double worst_error(DType dtype, std::int64_t tokens, std::int64_t piece, bool br
   double worst = 0.0;
   for (std::int64_t t = 0; t < tokens; ++t) {
     for (std::int64_t h = 0; h < shape.heads; ++h) {
-      for (std::int64_t d = 0; d < shape.head_dim; ++d) {
+      for (std::int64_t d = 0; d < shape.key_dim; ++d) {
         const double mine =
-            out[static_cast<std::size_t>((t * shape.heads + h) * shape.head_dim + d)];
+            out[static_cast<std::size_t>((t * shape.heads + h) * shape.key_dim + d)];
         worst = std::max(worst, std::fabs(mine - exact(shape, q, k, v, t, h, d)));
       }
     }
@@ -144,8 +152,7 @@ class KvCacheTest : public testing::Test {
   // Fills the next positions with rows of one value and commits them.
   void append(KvCache& cache, std::int64_t tokens, float value) {
     ASSERT_TRUE(cache.reserve(tokens).ok());
-    const std::vector<float> row(static_cast<std::size_t>(shape_.kv_heads * shape_.head_dim),
-                                 value);
+    const std::vector<float> row(static_cast<std::size_t>(shape_.kv_heads * shape_.key_dim), value);
     for (std::int64_t t = 0; t < tokens; ++t) {
       for (std::int64_t layer = 0; layer < 2; ++layer)
         cache.write(layer, cache.length() + t, row.data(), row.data());
@@ -155,14 +162,14 @@ class KvCacheTest : public testing::Test {
   float at(const KvCache& cache, std::int64_t position) const {
     float value = 0.0F;
     const auto* page = cache.values(1, position / KvCache::kPageTokens, 1);
-    std::memcpy(&value, page + position % KvCache::kPageTokens * shape_.head_dim * 4, 4);
+    std::memcpy(&value, page + position % KvCache::kPageTokens * shape_.key_dim * 4, 4);
     return value;
   }
   AttentionShape shape_ = small_shape(DType::kF32);
 };
 
 TEST_F(KvCacheTest, ForksShareAndCopyOnWrite) {
-  KvCache cache(shape_);
+  KvCache cache(kv_of(shape_));
   append(cache, 100, 1.0F);
   KvCache fork = cache.fork();
   EXPECT_EQ(fork.length(), 100);
@@ -178,7 +185,7 @@ TEST_F(KvCacheTest, ForksShareAndCopyOnWrite) {
 }
 
 TEST_F(KvCacheTest, RollBackIsOverwritten) {
-  KvCache cache(shape_);
+  KvCache cache(kv_of(shape_));
   append(cache, 62, 1.0F);
   append(cache, 5, 2.0F);  // crosses a page
   cache.set_length(63);
@@ -189,11 +196,11 @@ TEST_F(KvCacheTest, RollBackIsOverwritten) {
 }
 
 TEST_F(KvCacheTest, AForkAtAPageEdgeTakesNoSpareTokens) {
-  KvCache cache(shape_);
+  KvCache cache(kv_of(shape_));
   append(cache, 64, 1.0F);
   ASSERT_TRUE(cache.reserve(1).ok());  // a page that holds nothing committed
   KvCache fork = cache.fork();
-  EXPECT_EQ(fork.bytes(), 64 * shape_.kv_bytes_per_token());
+  EXPECT_EQ(fork.bytes(), 64 * kv_of(shape_).bytes_per_token());
   append(fork, 1, 5.0F);
   append(cache, 1, 6.0F);
   EXPECT_EQ(at(fork, 64), 5.0F);

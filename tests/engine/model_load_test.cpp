@@ -3,7 +3,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
+#include "model/layers/families.hpp"
+#include "model/layers/network.hpp"
+#include "model/layers/weight_source.hpp"
 #include "replayssm/engine.hpp"
 #include "replayssm/model.hpp"
 #include "tests/engine/random_model.hpp"
@@ -215,6 +219,27 @@ TEST(LocateModel, TakesFoldersAndNamesTheFetchCommand) {
   const auto absent = locate_model("some/name", REPLAYSSM_TEST_TMP);
   EXPECT_EQ(absent.status().code(), StatusCode::kNotFound);
   EXPECT_NE(absent.status().message().find("some/name"), std::string::npos);
+}
+
+// No config.json gives a family such layers; a reader that did would be at fault, not its file.
+TEST(ModelLoad, KindsOfAnotherFamilyAreAnInternalFault) {
+  const std::pair<model::ModelFamily, LayerKind> pairs[] = {
+      {model::ModelFamily::kNemotronH, LayerKind::kKda},
+      {model::ModelFamily::kQwen35, LayerKind::kMamba2},
+      {model::ModelFamily::kKimiLinear, LayerKind::kAttention}};
+  for (const auto& [family, kind] : pairs) {
+    model::ModelConfig config;
+    config.family = family;
+    config.vocab_size = 8;
+    config.hidden_size = 8;
+    config.layers = {kind};
+    model::WeightSource source;
+    EXPECT_EQ(model::family_of(family).load(config, 0, source).layer, nullptr);
+    EXPECT_EQ(source.status().code(), StatusCode::kInternal);
+    EXPECT_NE(source.status().message().find(layer_kind_name(kind)), std::string::npos)
+        << source.status().message();
+    EXPECT_TRUE(model::outline(config).recurrent.empty());
+  }
 }
 
 }  // namespace

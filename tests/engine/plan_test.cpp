@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <string>
 
 #include "replayssm/engine.hpp"
 
@@ -30,7 +32,7 @@ TEST(Inspect, ReproducesTheParametersOfAPublishedModel) {
   EXPECT_EQ(info.count(LayerKind::kAttention), 4);
   EXPECT_EQ(info.count(LayerKind::kMlp), 17);
   EXPECT_EQ(info.state_bytes(), 21 * 3932160);  // 78.75 MiB
-  EXPECT_EQ(info.recurrent.conv_channels, 9728);
+  EXPECT_EQ(info.recurrent.at(0).conv_channels, 9728);
   EXPECT_EQ(info.compute, ComputeType::kBF16);  // too large for f32 by default
   EXPECT_EQ(info.kv_bytes_per_token(), 4 * 2 * 8 * 128 * 2);
 }
@@ -90,6 +92,46 @@ TEST(Plan, RefusesByName) {
   EXPECT_NE(refused([](PlanOptions& o) { o.context = 0; }).find("context"), std::string::npos);
   EXPECT_NE(refused([](PlanOptions& o) { o.window = 0; }).find("window"), std::string::npos);
   EXPECT_NE(refused([](PlanOptions& o) { o.step_tokens = {17}; }).find("step"), std::string::npos);
+}
+
+// 4095 attention layers of 1 MiB keys a token, for 2^40 tokens.
+TEST(Plan, HostileContextsAreRefused) {
+  const std::filesystem::path folder = std::filesystem::path(REPLAYSSM_TEST_TMP) / "hostile";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "config.json")
+      << R"({"model_type": "nemotron_h", "hybrid_override_pattern": "M)" << std::string(4095, '*')
+      << R"(", "vocab_size": 8, "hidden_size": 8, "layer_norm_epsilon": 1e-5,
+    "mamba_num_heads": 1, "mamba_head_dim": 8, "n_groups": 1, "ssm_state_size": 8,
+    "num_attention_heads": 65536, "num_key_value_heads": 65536, "head_dim": 16,
+    "max_position_embeddings": 1099511627776})";
+  const auto hostile = inspect_model(folder.string());
+  ASSERT_TRUE(hostile.ok()) << hostile.status().to_string();
+  PlanOptions options;
+  options.memory_bytes = std::int64_t{80} << 30;
+  const auto refused = [&options](const ModelInfo& info, const std::string& part) {
+    const Status status = plan(info, options).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.to_string();
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+  };
+  // Keys and values of less than 2^62 bytes, in whole pages.
+  const std::int64_t most = (std::int64_t{1} << 62) / (64 * hostile->kv_bytes_per_token()) * 64;
+  const std::string limit = "context must be 1 to " + std::to_string(most) + " tokens, given ";
+  refused(*hostile, limit + "1099511627776");
+  options.context = most + 1;
+  refused(*hostile, limit + std::to_string(most + 1));
+  options.context = most;
+  const auto largest = plan(*hostile, options);
+  ASSERT_TRUE(largest.ok()) << largest.status().to_string();
+  EXPECT_EQ(largest->rows[0].kv_bytes, most * hostile->kv_bytes_per_token());
+  EXPECT_GT(largest->rows[5].sequence_bytes, largest->rows[5].kv_bytes);
+  EXPECT_EQ(largest->rows[5].sequences, 0);
+
+  const std::int64_t named = std::int64_t{1} << 40;
+  options.context = std::numeric_limits<std::int64_t>::max();
+  refused(nano(), "context must be 1 to " + std::to_string(named) + " tokens, given " +
+                      std::to_string(options.context));
+  options.context = named;
+  EXPECT_TRUE(plan(nano(), options).ok());
 }
 
 }  // namespace

@@ -40,10 +40,12 @@ float value_of(const std::string& name, std::int64_t inputs, std::mt19937_64& ra
   std::uniform_real_distribution<float> uniform;
   if (name.ends_with("A_log")) return std::log(1.0F + 3.0F * uniform(random));
   if (name.ends_with("dt_bias")) return -3.0F + 2.0F * uniform(random);
-  if (name.ends_with("norm.weight") || name.ends_with("norm_f.weight") || name.ends_with(".D")) {
+  if (name.ends_with("norm.weight") || name.ends_with("layernorm.weight") ||
+      name.ends_with("norm_f.weight") || name.ends_with(".D")) {
     return 1.0F + 0.2F * normal(random);
   }
-  if (name.ends_with("embeddings.weight")) return normal(random);
+  if (name.ends_with("embeddings.weight") || name.ends_with("embed_tokens.weight"))
+    return normal(random);
   const float scale = name.ends_with("lm_head.weight") ? 2.0F : 1.0F;
   return scale * normal(random) / std::sqrt(static_cast<float>(inputs));
 }
@@ -76,7 +78,7 @@ std::string write_model(const std::string& name, const RandomModel& m) {
   const std::filesystem::path folder = std::filesystem::path(REPLAYSSM_TEST_TMP) / name;
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
-  const std::string config = config_text(m);
+  const std::string config = m.config.empty() ? config_text(m) : m.config;
   write_file(folder / "config.json", config);
   if (!m.generation_config.empty())
     write_file(folder / "generation_config.json", m.generation_config);

@@ -1,4 +1,5 @@
-// Writes small nemotron_h folders with random weights, whole or damaged on purpose.
+// Writes small folders with random weights, of nemotron_h or of a given config.json, whole or
+// damaged on purpose.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +36,7 @@ struct RandomModel {
   std::string dtype = "F32";
   std::uint64_t seed = 1;
   std::string extra_config;       // members, each with a comma in front
+  std::string config;             // whole file, instead of one from the sizes above
   std::string generation_config;  // whole file; empty: none
   // Changes the list of tensors before it is written.
   std::function<void(std::vector<Tensor>&)> damage;

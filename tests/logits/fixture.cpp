@@ -19,13 +19,13 @@ namespace replayssm::logits {
 
 namespace fs = std::filesystem;
 
-std::string fixture_folder(const std::string& name) {
-  return std::string(REPLAYSSM_SOURCE_DIR) + "/tests/fixtures/nemotron_h/" + name;
+std::string fixture_folder(const std::string& family, const std::string& name) {
+  return std::string(REPLAYSSM_SOURCE_DIR) + "/tests/fixtures/" + family + "/" + name;
 }
 
-std::vector<std::string> fixture_names() {
+std::vector<std::string> fixture_names(const std::string& family) {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(fixture_folder(""))) {
+  for (const auto& entry : fs::directory_iterator(fixture_folder(family, ""))) {
     if (fs::exists(entry.path() / "expected.safetensors"))
       names.push_back(entry.path().filename().string());
   }

@@ -1,5 +1,5 @@
 // Tiny models with the logits that transformers computes for them
-// (tools/fixtures/make_nemotron_h.py), and the comparison that judges ours.
+// (tools/fixtures/make_<family>.py), and the comparison that judges ours.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Expected {
   std::int64_t vocab = 0;
 };
 
-[[nodiscard]] std::string fixture_folder(const std::string& name);
-[[nodiscard]] std::vector<std::string> fixture_names();
+[[nodiscard]] std::string fixture_folder(const std::string& family, const std::string& name);
+[[nodiscard]] std::vector<std::string> fixture_names(const std::string& family);
 // Empty with a test failure where the file is not as expected.
 [[nodiscard]] std::vector<Expected> read_expected(const std::string& folder);
 

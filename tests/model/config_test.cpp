@@ -121,8 +121,9 @@ TEST(Config, OptionalFields) {
 }
 
 TEST(Config, PartsThatAreNotSupportedAreNamed) {
-  EXPECT_FAULT(kUnsupported, R"({"model_type":"llama"})",
-               "model_type 'llama' is not supported; supported is nemotron_h");
+  EXPECT_FAULT(
+      kUnsupported, R"({"model_type":"llama"})",
+      "model_type 'llama' is not supported; supported are kimi_linear, nemotron_h, qwen3_5");
   EXPECT_FAULT(kUnsupported, changed("M-M-M-MM", "M-M-M-ME"), "layer 7 is a mixture of experts");
   EXPECT_FAULT(
       kUnsupported,

@@ -49,6 +49,18 @@ TEST(Regex, RubySyntax) {
   EXPECT_EQ(matches(R"(\v)", "\x0B\x0C"), Texts{"\x0B"});
 }
 
+// data/unicode_sets.txt holds what such classes match; here is how they stand among other things.
+TEST(Regex, ClassIntersectionsAreOneCharacter) {
+  EXPECT_EQ(matches("[a-f&&d-z]+", "abcdefg"), Texts{"def"});
+  EXPECT_EQ(matches("x[a-f&&[^bc]]{2}y?", "xaby xady xaa"), (Texts{"xady", "xaa"}));
+  EXPECT_EQ(matches("[^a-f&&d-z]+", "abcdefg\n"), (Texts{"abc", "g\n"}));
+  EXPECT_EQ(matches(R"([\p{L}&&[^\p{Han}]]+|\p{Han}+)", "ab\xE6\xBC\xA2z"),
+            (Texts{"ab", "\xE6\xBC\xA2", "z"}));
+  // PCRE2 alone would take the ampersands and the bracket for items.
+  EXPECT_EQ(matches("[a&&[^b]]", "&[a]&&]"), Texts{"a"});
+  EXPECT_EQ(matches("[a-f&&d-z]", ""), Texts{});
+}
+
 TEST(Regex, LiteralsAreTakenAsTheyStand) {
   const auto regex = Regex::literal("a.*");
   ASSERT_TRUE(regex.ok()) << regex.status().to_string();
@@ -65,8 +77,24 @@ TEST(Regex, RefusesByName) {
     const char* pattern;
     const char* named;
   };
-  const Case cases[] = {{R"([\p{L}&&[^\p{Han}]]+)", "class intersection &&"},
-                        {"[a[bc]]", "a class inside of a class"},
+  const Case cases[] = {{"[a[bc]]", "a class inside of a class"},
+                        {"[[bc]]", "a class inside of a class"},
+                        {"[a[bc]&&d]", "a class inside of a class"},
+                        {"[a&&[bc]d]", "a class inside of a class"},
+                        {"[a&&d[bc]]", "a class inside of a class"},
+                        {"[a&&[b&&c]]", "&& in a nested class"},
+                        {"[a&&]", "an empty side"},
+                        {"[&&a]", "an empty side"},
+                        {"[a&&&&b]", "&&&"},
+                        {"[a&&&b]", "&&&"},
+                        {"[a-&&b]", "'-' beside"},
+                        {"[a&&-b]", "'-' beside"},
+                        {"(?i:[a-z&&[^b]])", "&& under (?i)"},
+                        {"[a&&[]]", "']' as the first"},
+                        {"[a&&[b", "an unclosed class"},
+                        {"[a&&[b]", "an unclosed class"},
+                        {"[a&&", "an unclosed class"},
+                        {"[a&&[[:alpha:]]]", "a POSIX bracket"},
                         {"[[:alpha:]]", "a POSIX bracket"},
                         {"[]a]", "']' as the first"},
                         {R"((a)\1)", R"('\1')"},

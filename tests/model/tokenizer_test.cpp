@@ -168,7 +168,7 @@ TEST(Tokenizer, RefusesOtherPartsByName) {
   expect_fault(
       (parts = {},
        parts.pre_tokenizer =
-           R"({"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"[a&&b]"},"behavior":"Isolated","invert":false},{"type":"ByteLevel"}]})",
+           R"({"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"[a&&]"},"behavior":"Isolated","invert":false},{"type":"ByteLevel"}]})",
        parts),
       code, "class intersection &&");
   expect_fault(

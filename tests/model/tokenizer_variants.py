@@ -22,6 +22,14 @@ SPLIT_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*"
     r"|\s*[\r\n]|\s+(?!\S)|\s+"
 )
+# Kimi's, with intersections of classes.
+KIMI_WORDS = (
+    r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*"
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 SNIPPETS = [
     " ", "  ", "\n", "\t", "\u3000", "\u0085", "\u180e", "don't", "I'LL", "'\u017f", "a1b22c333d4444",
     "\u0664\u0665", "\u00bd", "e\u0301", "\u0316\u0301", "\u1100\u1161\u11a8", "\uac00\u11a7", "\u0958",
@@ -165,6 +173,7 @@ def variants():
     yield "unknown", tokenizer(byte_level(False, True), vocab=small, merges=merges, unk_token="<unk>")
     yield "unknown_fused", tokenizer(byte_level(False, True), vocab=small, merges=merges,
                                      unk_token="<unk>", fuse_unk=True)
+    yield "class_intersection", tokenizer(sequence(split(KIMI_WORDS), byte_level()))
 
 
 def main() -> None:

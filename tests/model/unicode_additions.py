@@ -24,6 +24,9 @@ OTHERS = [
     r"\s", r"\S", r"\w", r"\W", r"\d", r"\D", r"\h", r"\H", r"\v", r"[\w\s]", r"\P{L}", r"\p{^N}",
     r"[^\s\p{L}\p{N}]", r"[^\r\n\p{L}\p{N}]", r"[\p{L}\p{M}]", ".", r"(?m:.)", r"(?i:s)", r"(?i:k)",
     r"(?i:t)", r"(?i:[a-z])", r"(?i:[^a-z])", r"\x{e9}", r"\u00e9", r"[\s\S]", r"^.", r".$",
+    r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]",
+    r"[^\p{L}&&[^\p{Han}]]", r"[\p{L}&&\p{Han}]", r"[[^\p{Han}]&&\p{L}&&[^\p{Lu}\p{Ll}]]",
+    r"[a-f&&d-z]", r"[^a-f&&d-z]", r"[a-z&&[aeiou]&&[^i]]", r"[^\s\w&&[^,.]]", r"[&a-c]",
 ]
 POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 TEXT = "".join(map(chr, POINTS))

@@ -87,7 +87,8 @@ const void* slice_source(const MatrixView& matrix, std::int64_t first, std::int6
   const bool aligned = reinterpret_cast<std::uintptr_t>(stored) % alignment == 0;
   if (matrix.dtype == dtype && aligned) return stored;
 
-  // Checkpoint files promise no alignment of a tensor, hence the byte copies.
+  // A checkpoint refuses tensors that are not aligned, but a view in general promises no
+  // alignment, hence the byte copies.
   buffer.resize(static_cast<std::size_t>(elements) * dtype_bytes(dtype));
   if (matrix.dtype == dtype) {
     std::memcpy(buffer.data(), stored, buffer.size());

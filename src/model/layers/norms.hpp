@@ -1,6 +1,7 @@
 // Normalisations and activations of the layers, in f32.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "model/layers/bf16.hpp"
@@ -9,13 +10,19 @@ namespace replayssm::model {
 
 inline void store(float value, float* out) { *out = value; }
 inline void store(float value, std::uint16_t* out) { *out = f32_to_bf16(value); }
+inline float load(float value) { return value; }
+inline float load(std::uint16_t value) { return bf16_to_f32(value); }
+
+// exp of -x overflows to infinity for small x, and the quotient is 0 then, as it should be.
+[[nodiscard]] inline float sigmoid(float x) { return 1.0F / (1.0F + std::exp(-x)); }
+[[nodiscard]] inline float silu(float x) { return x / (1.0F + std::exp(-x)); }
 
 // Sum of squares of a row, in double: long rows (d_inner beyond 10,000) would lose digits that the
 // tests of the logits see.
 [[nodiscard]] double sum_of_squares(const float* in, std::int64_t width);
 
 // out = in * rsqrt(mean(in^2) + epsilon) * weight over rows of `width`. Out: f32 or bf16 (as its 16
-// bits).
+// bits); may be `in` itself.
 template <typename Out>
 void rms_norm(const float* in, const float* weight, double epsilon, std::int64_t rows,
               std::int64_t width, Out* out);

@@ -1,119 +1,81 @@
-// See weights.hpp. Names: the nemotron_h checkpoints (docs/formats.md).
+// See weights.hpp.
 #include "model/layers/weights.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <utility>
 
 #include "core/text.hpp"
 #include "model/layers/bf16.hpp"
+#include "model/layers/families.hpp"
+#include "model/layers/network.hpp"
 
 namespace replayssm::model {
 namespace {
 
-constexpr std::string_view kEmbeddings = "embeddings.weight";
-constexpr std::string_view kHead = "lm_head.weight";
-
-std::string layer_name(std::size_t layer, std::string_view part) {
-  return concat("layers.", layer, ".", part);
-}
-
-bool starts_with_any(std::string_view name, std::initializer_list<std::string_view> prefixes) {
-  for (const std::string_view prefix : prefixes) {
-    if (name.starts_with(prefix)) return true;
-  }
-  return false;
-}
-
-// The spellings of one expected name that checkpoints use.
-std::vector<std::string> spellings(const std::string& name) {
-  if (name == kHead) return {name};
-  std::vector<std::string> all = {"backbone." + name, "model." + name};
-  if (name == kEmbeddings) {
-    all.emplace_back("backbone.embedding.weight");
-    all.emplace_back("model.embedding.weight");
-  }
-  return all;
+std::vector<std::int64_t> without_ones(std::vector<std::int64_t> shape) {
+  std::erase(shape, 1);
+  return shape;
 }
 
 }  // namespace
 
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
-  const std::int64_t hidden = config.hidden_size;
-  std::vector<ExpectedTensor> list;
-  const auto expect = [&list](std::string name, std::vector<std::int64_t> shape) {
-    list.push_back(ExpectedTensor{std::move(name), std::move(shape)});
-  };
-  expect(std::string(kEmbeddings), {config.vocab_size, hidden});
-  for (std::size_t i = 0; i < config.layers.size(); ++i) {
-    expect(layer_name(i, "norm.weight"), {hidden});
-    switch (config.layers[i]) {
-      case LayerKind::kMamba2: {
-        const Mamba2Config& mamba = config.mamba2;
-        expect(layer_name(i, "mixer.in_proj.weight"), {mamba.projection_dim(), hidden});
-        expect(layer_name(i, "mixer.conv1d.weight"), {mamba.conv_dim(), 1, mamba.conv_width});
-        if (mamba.conv_bias) expect(layer_name(i, "mixer.conv1d.bias"), {mamba.conv_dim()});
-        expect(layer_name(i, "mixer.A_log"), {mamba.heads});
-        expect(layer_name(i, "mixer.D"), {mamba.heads});
-        expect(layer_name(i, "mixer.dt_bias"), {mamba.heads});
-        expect(layer_name(i, "mixer.norm.weight"), {mamba.d_inner()});
-        expect(layer_name(i, "mixer.out_proj.weight"), {hidden, mamba.d_inner()});
-        break;
-      }
-      case LayerKind::kAttention: {
-        const AttentionConfig& attention = config.attention;
-        const std::int64_t queries = attention.heads * attention.head_dim;
-        const std::int64_t keys = attention.kv_heads * attention.head_dim;
-        expect(layer_name(i, "mixer.q_proj.weight"), {queries, hidden});
-        expect(layer_name(i, "mixer.k_proj.weight"), {keys, hidden});
-        expect(layer_name(i, "mixer.v_proj.weight"), {keys, hidden});
-        expect(layer_name(i, "mixer.o_proj.weight"), {hidden, queries});
-        break;
-      }
-      case LayerKind::kMlp:
-        expect(layer_name(i, "mixer.up_proj.weight"), {config.mlp.width, hidden});
-        expect(layer_name(i, "mixer.down_proj.weight"), {hidden, config.mlp.width});
-        break;
-    }
-  }
-  expect("norm_f.weight", {hidden});
-  if (!config.tied_embeddings) expect(std::string(kHead), {config.vocab_size, hidden});
-  return list;
+  return outline(config).tensors;
 }
 
 Result<WeightMap> WeightMap::check(const ModelConfig& config, const Checkpoint& checkpoint,
                                    const LogCallback& log) {
+  const Family& family = family_of(config.family);
   WeightMap map;
   std::set<std::string_view> used;
   for (const ExpectedTensor& expected : expected_tensors(config)) {
+    const std::vector<std::string> spellings = family.spellings(expected.name);
     const TensorEntry* entry = nullptr;
-    for (const std::string& name : spellings(expected.name)) {
+    for (const std::string& name : spellings) {
       entry = checkpoint.find(name);
       if (entry != nullptr) break;
     }
+    std::vector<std::int64_t> shape = expected.shape;
+    StoredSlice slice;
+    if (entry == nullptr && family.slice != nullptr) {
+      if (const std::optional<StoredSlice> part = family.slice(expected.name)) {
+        slice = *part;
+        shape.front() *= slice.parts;
+        entry = checkpoint.find(slice.stored);
+      }
+    }
     if (entry == nullptr) {
-      return error(StatusCode::kNotFound, "tensor ", spellings(expected.name).front(), " ",
+      return error(StatusCode::kNotFound, "tensor ", spellings.front(), " ",
                    shape_text(expected.shape), " is missing from the checkpoint");
     }
     if (!entry->dtype || (*entry->dtype != DType::kF32 && *entry->dtype != DType::kBF16)) {
       return error(StatusCode::kUnsupported, "tensor ", entry->name, " has type ",
                    entry->dtype_name, "; supported are BF16 and F32");
     }
-    if (entry->shape != expected.shape) {
+    if (without_ones(entry->shape) != without_ones(shape)) {
       return error(StatusCode::kInvalidArgument, "tensor ", entry->name, " has shape ",
-                   shape_text(entry->shape), "; config.json requires ", shape_text(expected.shape));
+                   shape_text(entry->shape), "; config.json requires ", shape_text(shape));
     }
     used.insert(entry->name);
-    map.bytes_ += static_cast<std::int64_t>(entry->bytes.size());
-    map.tensors_.emplace(expected.name, entry);
+    const std::size_t size = entry->bytes.size() / static_cast<std::size_t>(slice.parts);
+    map.bytes_ += static_cast<std::int64_t>(size);
+    map.tensors_.emplace(
+        expected.name,
+        Found{*entry->dtype,
+              entry->bytes.subspan(static_cast<std::size_t>(slice.part) * size, size),
+              expected.shape.front()});
   }
 
-  std::int64_t skipped = 0;
+  const std::vector<std::string> heads = family.spellings(family.head);
+  std::map<std::string_view, std::int64_t> left_out;
   for (const TensorEntry& entry : checkpoint.tensors()) {
     if (used.contains(entry.name)) continue;
-    if (starts_with_any(entry.name, {"mtp.", "model.mtp.", "backbone.mtp."})) {
-      ++skipped;
-    } else if (config.tied_embeddings && entry.name == kHead) {
+    if (const std::string_view part = family.left_out(entry.name); !part.empty()) {
+      ++left_out[part];
+    } else if (config.tied_embeddings &&
+               std::find(heads.begin(), heads.end(), entry.name) != heads.end()) {
       // Some writers store the tied matrix twice; the embeddings count, as in the reference.
     } else {
       return error(StatusCode::kInvalidArgument, "tensor ", entry.name, " ",
@@ -121,34 +83,33 @@ Result<WeightMap> WeightMap::check(const ModelConfig& config, const Checkpoint& 
                    " has no place in the model that config.json describes");
     }
   }
-  if (skipped > 0 && log) {
-    log(LogLevel::kInfo,
-        concat("left out ", skipped, " tensors of the multi-token prediction head (mtp.*)"));
+  for (const auto& [part, count] : left_out) {
+    if (log) log(LogLevel::kInfo, concat("left out ", count, " tensors of ", part));
   }
   return map;
 }
 
 MatrixView WeightMap::matrix(std::string_view name) const {
-  const TensorEntry& entry = *tensors_.find(name)->second;
+  const Found& found = tensors_.find(name)->second;
   MatrixView view;
-  view.data = entry.bytes.data();
-  view.dtype = *entry.dtype;
-  view.outputs = entry.shape[0];
+  view.data = found.bytes.data();
+  view.dtype = found.dtype;
+  view.outputs = found.outputs;
   view.inputs =
-      static_cast<std::int64_t>(entry.bytes.size() / dtype_bytes(view.dtype)) / view.outputs;
+      static_cast<std::int64_t>(found.bytes.size() / dtype_bytes(view.dtype)) / view.outputs;
   return view;
 }
 
 std::vector<float> WeightMap::vector(std::string_view name) const {
-  const TensorEntry& entry = *tensors_.find(name)->second;
-  const std::size_t size = dtype_bytes(*entry.dtype);
-  std::vector<float> values(entry.bytes.size() / size);
+  const Found& found = tensors_.find(name)->second;
+  const std::size_t size = dtype_bytes(found.dtype);
+  std::vector<float> values(found.bytes.size() / size);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (*entry.dtype == DType::kF32) {
-      std::memcpy(&values[i], entry.bytes.data() + i * size, size);
+    if (found.dtype == DType::kF32) {
+      std::memcpy(&values[i], found.bytes.data() + i * size, size);
     } else {
       std::uint16_t half = 0;
-      std::memcpy(&half, entry.bytes.data() + i * size, size);
+      std::memcpy(&half, found.bytes.data() + i * size, size);
       values[i] = bf16_to_f32(half);
     }
   }

@@ -1,9 +1,11 @@
-// Which tensors a checkpoint must hold for a configuration, and typed access to them after the
-// check.
+// The tensors a configuration asks for, found in a checkpoint and checked, and typed access to them
+// afterwards.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,8 +19,9 @@
 namespace replayssm::model {
 
 struct ExpectedTensor {
-  std::string
-      name;  // without the "backbone." or "model." in front, for example "layers.0.norm.weight"
+  // Without what checkpoints put in front ("backbone.", "model."), for example
+  // "layers.0.norm.weight".
+  std::string name;
   std::vector<std::int64_t> shape;
 };
 
@@ -29,15 +32,15 @@ struct ExpectedTensor {
 // A checkpoint whose tensors are all there, of the right shape and of a type the layers take.
 class WeightMap {
  public:
-  // Both spellings of the prefix are taken, "embedding" for "embeddings" too. Tensors of a
-  // multi-token prediction head ("mtp.") are left out with a notice. Errors name the tensor:
-  // kNotFound (missing), kInvalidArgument (shape, or a tensor the model has no place for),
-  // kUnsupported (type).
+  // Every spelling that the family knows of a name is taken (layers/families.hpp). Extents of 1 do
+  // not count in a shape. Tensors of parts that the layers leave out, such as a multi-token
+  // prediction head, are passed over with a notice. Errors name the tensor: kNotFound (missing),
+  // kInvalidArgument (shape, or a tensor the model has no place for), kUnsupported (type).
   [[nodiscard]] static Result<WeightMap> check(const ModelConfig& config,
                                                const Checkpoint& checkpoint,
                                                const LogCallback& log);
 
-  // Names as in ExpectedTensor; they must be expected ones.
+  // Names as in ExpectedTensor; they must be expected ones. As [first extent, all others].
   [[nodiscard]] MatrixView matrix(std::string_view name) const;
   [[nodiscard]] std::vector<float> vector(std::string_view name) const;
 
@@ -45,7 +48,12 @@ class WeightMap {
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
  private:
-  std::map<std::string, const TensorEntry*, std::less<>> tensors_;
+  struct Found {
+    DType dtype = DType::kF32;
+    std::span<const std::byte> bytes;
+    std::int64_t outputs = 0;  // first extent of the expected shape
+  };
+  std::map<std::string, Found, std::less<>> tensors_;
   std::int64_t bytes_ = 0;
 };
 

@@ -1,0 +1,71 @@
+// Logits of kimi_linear against transformers (tests/logits/suite.hpp), and what a folder says of
+// itself.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+#include "tests/logits/suite.hpp"
+
+namespace replayssm::logits {
+namespace {
+
+const Family kFamily = {
+    "kimi_linear", "layers.0.input_layernorm.weight", "self_attn.o_norm.weight", {}};
+
+using Case = std::tuple<std::string, DecodeMode, Path>;
+
+class KimiLinearLogits : public testing::TestWithParam<Case> {};
+
+TEST_P(KimiLinearLogits, MatchTransformers) {
+  const auto& [name, decode, path] = GetParam();
+  check_path(kFamily, name, decode, path);
+}
+
+std::string case_name(const testing::TestParamInfo<Case>& info) {
+  const auto& [name, decode, path] = info.param;
+  return name + "_" + std::string(decode_mode_name(decode)) + "_" + path_name(path);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fixtures, KimiLinearLogits,
+    testing::Combine(testing::ValuesIn(fixture_names("kimi_linear")),
+                     testing::Values(DecodeMode::kReplay, DecodeMode::kConventional),
+                     testing::Values(Path::kOneChunk, Path::kOddChunks, Path::kTokens,
+                                     Path::kDrafts, Path::kMixed)),
+    case_name);
+
+TEST(KimiLinearLogitsFixtures, AreThere) { EXPECT_GE(fixture_names("kimi_linear").size(), 6U); }
+
+TEST(KimiLinearLogitsTwins, EveryTensorMatters) { check_every_tensor(kFamily); }
+
+TEST(KimiLinearLogitsBf16, StayWithinRounding) { check_bf16(kFamily); }
+
+// A latent layer remembers one row of kv_lora_rank + qk_rope_head_dim numbers a token, whatever its
+// number of heads.
+TEST(KimiLinearInfo, CountsTheLatentRows) {
+  const auto info = inspect_model(fixture_folder("kimi_linear", "k8_h5"), ComputeType::kBF16);
+  ASSERT_TRUE(info.ok()) << info.status().to_string();
+  EXPECT_EQ(info->architecture, "kimi_linear");
+  EXPECT_EQ(info->count(LayerKind::kKda), 2);
+  EXPECT_EQ(info->count(LayerKind::kLatentAttention), 2);
+  EXPECT_EQ(info->count(LayerKind::kMlp), 4);
+  EXPECT_EQ(info->kv_bytes_per_token(), 2 * (17 + 3) * 2);
+  ASSERT_EQ(info->recurrent.size(), 2U);
+  EXPECT_EQ(info->recurrent[1].rule, Rule::kKda);
+  EXPECT_EQ(info->recurrent[1].heads, 5);
+  EXPECT_EQ(info->recurrent[1].conv_channels, 3 * 5 * 8);
+  EXPECT_EQ(info->state_bytes(), 2 * 5 * 8 * 8 * 4);
+}
+
+// The three convolutions and the forget gate, named as transformers has them in memory, are the
+// same tensors.
+TEST(KimiLinearInfo, CountsMergedTensorsOnce) {
+  const auto info = inspect_model(fixture_folder("kimi_linear", "k64_saved"));
+  ASSERT_TRUE(info.ok()) << info.status().to_string();
+  // bf16, but for A_log [2] and dt_bias [128] of two layers.
+  EXPECT_EQ(info->weight_bytes, 2 * info->parameters + 2 * 2 * (2 + 128));
+}
+
+}  // namespace
+}  // namespace replayssm::logits
