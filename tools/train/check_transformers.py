@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Check a trained folder against Hugging Face transformers and write samples.
 
-Loads the folder with ``NemotronHForCausalLM`` and compares its logits with the training forward,
-its step-by-step logits with its own prefill, and the held-out losses; then generates text. Needs
-PyTorch, transformers and one GPU. Writes ``check.json`` and ``samples.txt`` to the output folder.
+Loads the folder with the family's class and compares its logits with the training forward, its
+step-by-step logits with its own prefill, and the held-out losses; then generates text. A folder
+without a tokenizer (a recall model) is compared on random ids only. Needs PyTorch and transformers.
+Writes ``check.json`` and ``samples.txt`` to the output folder.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
-from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoTokenizer, NemotronHForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
+import families
 import heldout
-from model import ModelConfig, NemotronH
+import vocabulary
 
 PROMPTS = (
     "It was a truth universally",
@@ -35,17 +36,6 @@ PROMPTS = (
     "The following example shows how to",
     ">>> import collections\n>>> ",
 )
-
-
-def load_plain(folder: Path) -> NemotronH:
-    """Load the folder's weights into the training model, in float32."""
-    raw = json.loads((folder / "config.json").read_text())
-    fields = ModelConfig.__dataclass_fields__
-    model = NemotronH(ModelConfig(**{k: raw[k] for k in fields}))
-    model.load_state_dict(
-        {k: v.float() for k, v in load_file(folder / "model.safetensors").items()}
-    )
-    return model.cuda().eval()
 
 
 def relative(a: Tensor, b: Tensor) -> dict[str, float]:
@@ -60,19 +50,27 @@ def relative(a: Tensor, b: Tensor) -> dict[str, float]:
 def nats(
     logits_of: Callable[[Tensor], Tensor],
     documents: list[heldout.EncodedDocument],
+    bos: int,
+    device: str,
     length: int,
     rows: int,
-) -> dict[str, float]:
-    """Sum -ln p of the held-out tokens, per corpus, for a function from ids to logits."""
-    result = {}
+    share: int = 1,
+) -> dict[str, dict[str, float]]:
+    """Sum -ln p of the held-out tokens, per corpus, for a function from ids to logits.
+
+    With ``share`` above 1, of every such number of windows only the first; the result is then the
+    mean over the tokens counted, otherwise :func:`heldout.summary`'s.
+    """
+    result, count = {}, {}
     for name in ("austen", "python"):
         parts = [
-            heldout.windows(d.ids, length)
+            heldout.windows(d.ids, length, bos)
             for d in documents
             if d.held_out and d.corpus == name
         ]
         x, y, s = (
-            torch.from_numpy(np.concatenate(p)).cuda() for p in zip(*parts, strict=True)
+            torch.from_numpy(np.concatenate(p)[::share]).to(device)
+            for p in zip(*parts, strict=True)
         )
         total = 0.0
         for at in range(0, len(x), rows):
@@ -83,8 +81,12 @@ def nats(
                 reduction="none",
             )
             total += float(loss[s[cut].flatten()].double().sum())
-        result[name] = total
-    return result
+        result[name], count[name] = total, int(s.sum())
+    if share == 1:
+        return heldout.summary(documents, result)
+    return {
+        c: {"tokens": count[c], "nats_per_token": result[c] / count[c]} for c in result
+    }
 
 
 def first_repeat(ids: list[int], span: int = 24) -> int | None:
@@ -98,6 +100,63 @@ def first_repeat(ids: list[int], span: int = 24) -> int | None:
     return None
 
 
+class CountingCache(DynamicCache):
+    """A cache that knows its length without attention layers too, where DynamicCache raises."""
+
+    tokens = 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens read so far."""
+        return self.tokens
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Keys that a mask covers, and the first one's position."""
+        return self.tokens + query_length, 0
+
+
+def read_whole(model: torch.nn.Module, reference: Tensor, x: Tensor) -> Tensor:
+    """Logits of one token after the other through the model's cache, as many as ``reference`` has."""
+    cache, steps = CountingCache(config=model.config), []
+    for t in range(reference.shape[1]):
+        out = model(x[:, t : t + 1], past_key_values=cache, use_cache=True)
+        cache.tokens = t + 1
+        steps.append(out.logits)
+    return torch.cat(steps, 1)
+
+
+@torch.no_grad()
+def compare(
+    plain: torch.nn.Module, theirs: torch.nn.Module, x: Tensor
+) -> dict[str, dict[str, float]]:
+    """Training forward against transformers, and transformers' steps against its prefill."""
+    reference = theirs(x, use_cache=False).logits
+    start = reference[:2, :128]
+    return {
+        "training_forward_against_transformers_f32": relative(
+            plain.logits(x), reference
+        ),
+        "transformers_steps_against_prefill_f32": relative(
+            read_whole(theirs, start, x[:2]), start
+        ),
+    }
+
+
+def saved(model: torch.nn.Module, folder: Path) -> dict[str, object]:
+    """What transformers writes for this model, and which names differ from the folder's."""
+    with tempfile.TemporaryDirectory() as scratch:
+        model.save_pretrained(scratch)
+        shapes = []
+        for place in (Path(scratch), folder):
+            with safe_open(place / "model.safetensors", "pt") as f:
+                shapes.append({k: f.get_slice(k).get_shape() for k in f.keys()})  # noqa: SIM118
+        config = json.loads((Path(scratch) / "config.json").read_text())
+    return {
+        "names_saved_by_transformers": sorted(shapes[0])[:6],
+        "names_and_shapes_are_those_of_the_folder": shapes[0] == shapes[1],
+        "config_saved_by_transformers": config,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -105,100 +164,91 @@ def main() -> None:
     parser.add_argument("text", type=Path, help="output folder of fetch_text.py")
     parser.add_argument("model", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--threads", type=int, help="CPU threads")
     parser.add_argument("--new-tokens", type=int, default=200)
-    parser.add_argument("--brief", action="store_true", help="skip the slow losses")
+    parser.add_argument(
+        "--brief",
+        type=int,
+        default=1,
+        metavar="N",
+        help="compare the losses on every N-th held-out window only",
+    )
     args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     args.out.mkdir(parents=True, exist_ok=True)
     report: dict[str, object] = {}
 
-    documents = heldout.encode(args.text, args.model)
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    report["tokenizer"] = {
-        "class": type(tokenizer).__name__,
-        "ids": tokenizer("It's 42\n    return x").input_ids,
-        "ids_without_special": tokenizer(
-            "It's 42\n    return x", add_special_tokens=False
-        ).input_ids,
-    }
-    theirs, info = NemotronHForCausalLM.from_pretrained(
+    theirs, info = AutoModelForCausalLM.from_pretrained(
         args.model, dtype=torch.float32, output_loading_info=True
     )
-    theirs = theirs.cuda().eval()
+    theirs = theirs.to(args.device).eval()
+    report["class"] = type(theirs).__name__
     report["loading"] = {
         k: sorted(map(str, v)) for k, v in info.items() if k.endswith("keys")
     }
-    plain = load_plain(args.model)
+    plain = families.load(args.model).to(args.device)
+    report |= saved(theirs, args.model)
 
-    held = next(d for d in documents if d.held_out and len(d.ids) > 2048)
-    x = torch.from_numpy(heldout.windows(held.ids, 1024)[0][:4]).cuda()
-    with torch.no_grad():
-        reference = theirs(x).logits
-        report["training_forward_against_transformers_f32"] = relative(
-            plain.logits(x), reference
-        )
-        cache, steps = None, []
-        for t in range(128):
-            out = theirs(x[:2, t : t + 1], past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
-            steps.append(out.logits)
-        report["transformers_steps_against_prefill_f32"] = relative(
-            torch.cat(steps, 1), reference[:2, :128]
-        )
+    texts: list[str] = []
+    if (args.model / "tokenizer_config.json").exists():
+        words = vocabulary.load(args.model)
+        documents = heldout.encode(args.text, args.model)
+        held = next(d for d in documents if d.held_out and len(d.ids) > 2048)
+        x = heldout.windows(held.ids, 1024, words.bos)[0][:4]
+        report |= compare(plain, theirs, torch.from_numpy(x).to(args.device))
 
-    with tempfile.TemporaryDirectory() as scratch:
-        theirs.save_pretrained(scratch)
-        with safe_open(Path(scratch) / "model.safetensors", "pt") as f:
-            report["names_saved_by_transformers"] = sorted(f.keys())[:6]
-        report["config_saved_by_transformers"] = json.loads(
-            (Path(scratch) / "config.json").read_text()
-        )
-
-    def losses(
-        logits_of: Callable[[Tensor], Tensor], length: int, rows: int
-    ) -> dict[str, dict[str, float]]:
-        return heldout.summary(documents, nats(logits_of, documents, length, rows))
-
-    report["held_out"] = {"training_forward_f32_1024": losses(plain.logits, 1024, 32)}
-    if not args.brief:
-        report["held_out"]["training_forward_f32_4096"] = losses(plain.logits, 4096, 8)
-        report["held_out"]["transformers_f32_1024"] = losses(
-            lambda ids: theirs(ids).logits, 1024, 8
-        )
-        half = (
-            NemotronHForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16)
-            .cuda()
-            .eval()
-        )
-        report["held_out"]["transformers_bf16_1024"] = losses(
-            lambda ids: half(ids).logits, 1024, 8
-        )
-
-    texts, repeats = [], {}
-    for prompt in PROMPTS:
-        ids = tokenizer(prompt, return_tensors="pt").input_ids.cuda()
-        for label, options in (
-            (
-                "temperature 0.8",
-                {"do_sample": True, "temperature": 0.8, "top_p": 1.0, "top_k": 0},
-            ),
-            ("greedy", {"do_sample": False}),
-        ):
-            torch.manual_seed(7)
-            out = theirs.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=args.new_tokens,
-                pad_token_id=0,
-                **options,
-            )[0].tolist()
-            texts.append(
-                f"===== {label}: {prompt!r}\n{tokenizer.decode(out, skip_special_tokens=False)}\n"
+        def losses(
+            logits_of: Callable[[Tensor], Tensor], length: int, rows: int, share: int
+        ) -> dict[str, dict[str, float]]:
+            return nats(
+                logits_of, documents, words.bos, args.device, length, rows, share
             )
-            if label == "greedy":
-                repeats[prompt] = first_repeat(out)
-    report["greedy_first_repeat_of_24_tokens"] = repeats
+
+        found = {"training_forward_f32_1024": losses(plain.logits, 1024, 8, 1)}
+        if args.brief > 1:
+            name = f"training_forward_f32_1024_every_{args.brief}"
+            found[name] = losses(plain.logits, 1024, 8, args.brief)
+        name = f"training_forward_f32_4096_every_{args.brief}"
+        found[name] = losses(plain.logits, 4096, 2, args.brief)
+        name = f"transformers_f32_1024_every_{args.brief}"
+        found[name] = losses(lambda i: theirs(i).logits, 1024, 8, args.brief)
+        half = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16)
+        half = half.to(args.device).eval()
+        name = f"transformers_bf16_1024_every_{args.brief}"
+        found[name] = losses(lambda i: half(i).logits, 1024, 8, args.brief)
+        report["held_out"] = found
+
+        repeats = {}
+        for prompt in PROMPTS:
+            begin = [words.bos, *words.encode([prompt])[0].tolist()]
+            ids = torch.tensor([begin], device=args.device)
+            for label, options in (
+                (
+                    "temperature 0.8",
+                    {"do_sample": True, "temperature": 0.8, "top_p": 1.0, "top_k": 0},
+                ),
+                ("greedy", {"do_sample": False}),
+            ):
+                torch.manual_seed(7)
+                out = theirs.generate(
+                    ids,
+                    attention_mask=torch.ones_like(ids),
+                    max_new_tokens=args.new_tokens,
+                    pad_token_id=words.pad,
+                    **options,
+                )[0].tolist()
+                texts.append(f"===== {label}: {prompt!r}\n{words.decode(out)}\n")
+                if label == "greedy":
+                    repeats[prompt] = first_repeat(out)
+        report["greedy_first_repeat_of_24_tokens"] = repeats
+    else:
+        torch.manual_seed(7)
+        x = torch.randint(plain.config.vocab_size, (4, 1024), device=args.device)
+        report |= compare(plain, theirs, x)
     (args.out / "samples.txt").write_text("\n".join(texts))
     (args.out / "check.json").write_text(
         json.dumps(report, indent=1, default=str) + "\n"

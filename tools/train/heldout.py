@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
 
 import corpus
-
-BOS_ID, EOS_ID = 1, 2
+import vocabulary
 
 
 @dataclass(frozen=True)
@@ -26,24 +24,17 @@ class EncodedDocument:
 
 def encode(text: Path, model: Path) -> list[EncodedDocument]:
     """Encode every document of the corpora with the model folder's tokenizer."""
-    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     documents = corpus.load(text)
-    encodings = tokenizer.encode_batch(
-        [d.text for d in documents], add_special_tokens=False
-    )
+    ids = vocabulary.load(model).encode([d.text for d in documents])
     return [
-        EncodedDocument(
-            d.corpus,
-            d.name,
-            d.held_out,
-            np.asarray(e.ids, np.int64),
-            len(d.text.encode()),
-        )
-        for d, e in zip(documents, encodings, strict=True)
+        EncodedDocument(d.corpus, d.name, d.held_out, i, len(d.text.encode()))
+        for d, i in zip(documents, ids, strict=True)
     ]
 
 
-def windows(ids: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def windows(
+    ids: np.ndarray, length: int, bos: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cut one document into overlapping windows so that each token is scored once.
 
     Every token is predicted from bos and all earlier tokens of its window: at least ``length/2``
@@ -55,6 +46,8 @@ def windows(ids: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.nd
         Token ids of one document, without bos.
     length
         Window length in tokens; even.
+    bos
+        Id of the token that stands before the document.
 
     Returns
     -------
@@ -62,7 +55,7 @@ def windows(ids: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.nd
     scored : ndarray of bool, [windows, length]
         True where the target is counted. The rest is padding or scored in an earlier window.
     """
-    stream = np.concatenate([[BOS_ID], ids])
+    stream = np.concatenate([[bos], ids])
     inputs, targets, scored = [], [], []
     done, start = 0, 0
     while done < len(ids):

@@ -84,6 +84,11 @@ class ModelConfig:
             "eos_token_id": 2,
         }
 
+    @classmethod
+    def from_json(cls, raw: dict) -> ModelConfig:
+        """Read back what :meth:`to_json` wrote."""
+        return cls(**{k: raw[k] for k in cls.__dataclass_fields__})
+
 
 class RMSNorm(nn.Module):
     """x * rsqrt(mean(x^2) + eps) * weight over the last dimension, or over each of its groups."""
@@ -102,7 +107,15 @@ class RMSNorm(nn.Module):
         return parts.flatten(-2) * self.weight
 
 
-def ssd(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk: int) -> Tensor:
+def ssd(
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    chunk: int,
+    state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Mamba-2's recurrence over whole sequences, chunk by chunk.
 
     S_t = exp(dt_t a) S_{t-1} + dt_t x_t b_t^T, y_t = S_t c_t. Source: T. Dao and A. Gu,
@@ -120,14 +133,16 @@ def ssd(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk: int) -> T
         [batch, time, groups, state].
     chunk
         Chunk length.
+    state
+        [batch, heads, head_dim, state] to start from, or None for zeros.
 
     Returns
     -------
-    Tensor
-        y, [batch, time, heads, head_dim], float32.
+    y : Tensor, [batch, time, heads, head_dim], float32
+    state : Tensor, [batch, heads, head_dim, state], float32, after the last token
     """
     batch, time, heads, dim = x.shape
-    groups, state = b.shape[2:]
+    groups, size = b.shape[2:]
     per, count, kind = heads // groups, time // chunk, x.dtype
 
     log_decay = (dt * a).view(batch, count, chunk, heads).transpose(2, 3)
@@ -137,8 +152,8 @@ def ssd(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk: int) -> T
         .view(batch, count, chunk, heads, dim)
         .transpose(2, 3)
     )
-    b = b.view(batch, count, chunk, groups, state).transpose(2, 3)
-    c = c.view(batch, count, chunk, groups, state).transpose(2, 3)
+    b = b.view(batch, count, chunk, groups, size).transpose(2, 3)
+    c = c.view(batch, count, chunk, groups, size).transpose(2, 3)
 
     # Inside a chunk: a masked, decayed attention.
     lower = torch.ones(chunk, chunk, dtype=torch.bool, device=x.device).tril()
@@ -155,7 +170,7 @@ def ssd(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk: int) -> T
     last = total[..., -1:]
     left = (u * (last - total).exp()[..., None]).to(kind)
     left = left.unflatten(2, (groups, per)).transpose(-1, -2).flatten(3, 4)
-    states = (left @ b).float().view(batch, count, heads * dim * state)
+    states = (left @ b).float().view(batch, count, heads * dim * size)
     ends = last[..., 0].transpose(1, 2).cumsum(-1)  # [batch, heads, count]
     before = F.pad(ends, (1, 0))[..., :-1]
     earlier = torch.ones(count, count, dtype=torch.bool, device=x.device).tril(-1)
@@ -164,17 +179,20 @@ def ssd(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, chunk: int) -> T
         .masked_fill(~earlier, -math.inf)
         .exp()
     )
-    states = states.view(batch, count, heads, dim * state).transpose(1, 2)
-    start = (
-        (carry @ states).transpose(1, 2).to(kind)
-    )  # [batch, count, heads, dim * state]
-    start = start.reshape(batch, count, groups, per * dim, state)
+    states = states.view(batch, count, heads, dim * size).transpose(1, 2)
+    start = carry @ states  # [batch, heads, count, dim * size]
+    if state is not None:
+        start = start + before.exp()[..., None] * state.flatten(2)[:, :, None]
+    final = (ends - before)[..., -1:].exp() * start[:, :, -1] + states[:, :, -1]
+    start = start.transpose(1, 2).to(kind)
+    start = start.reshape(batch, count, groups, per * dim, size)
     through = (
         c @ start.transpose(-1, -2)
     ).float()  # [batch, count, groups, chunk, per * dim]
     through = through.unflatten(-1, (per, dim)).transpose(3, 4).flatten(2, 3)
     y = y + through * total.exp()[..., None]
-    return y.transpose(2, 3).reshape(batch, time, heads, dim)
+    y = y.transpose(2, 3).reshape(batch, time, heads, dim)
+    return y, final.view(batch, heads, dim, size)
 
 
 class Mamba2(nn.Module):
@@ -200,14 +218,18 @@ class Mamba2(nn.Module):
         self.norm = RMSNorm(self.inner, config.layer_norm_epsilon, config.n_groups)
         self.out_proj = nn.Linear(self.inner, config.hidden_size, bias=False)
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
+        """``cache`` carries the convolution's last inputs and the recurrent state between calls."""
         cfg = self.config
         time = hidden.shape[1]
         gate, xbc, dt = self.in_proj(hidden).split(
             [self.inner, self.conv_dim, cfg.mamba_num_heads], dim=-1
         )
         # The convolution as a sum of shifted products fuses with its neighbours.
-        padded = F.pad(xbc, (0, 0, cfg.conv_kernel - 1, 0))
+        if cache is not None and "conv" in cache:
+            padded = torch.cat([cache["conv"], xbc], 1)
+        else:
+            padded = F.pad(xbc, (0, 0, cfg.conv_kernel - 1, 0))
         taps = self.conv1d.weight[:, 0]
         mixed = self.conv1d.bias + sum(
             padded[:, j : j + time] * taps[:, j] for j in range(cfg.conv_kernel)
@@ -219,9 +241,14 @@ class Mamba2(nn.Module):
         b = b.unflatten(-1, (cfg.n_groups, cfg.ssm_state_size))
         c = c.unflatten(-1, (cfg.n_groups, cfg.ssm_state_size))
         dt = F.softplus(dt.float() + self.dt_bias)
+        state = None if cache is None else cache.get("state")
+        chunk = time if time % cfg.chunk_size else cfg.chunk_size
         with torch.autocast(hidden.device.type, enabled=False):
-            y = ssd(x, dt, -torch.exp(self.A_log.float()), b, c, cfg.chunk_size)
+            a = -torch.exp(self.A_log.float())
+            y, state = ssd(x, dt, a, b, c, chunk, state)
             y = y + self.D[:, None] * x.float()
+        if cache is not None:
+            cache["conv"], cache["state"] = padded[:, time:], state
         return self.out_proj(self.norm(y.flatten(-2), gate))
 
 
@@ -238,7 +265,9 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, key, bias=False)
         self.o_proj = nn.Linear(query, config.hidden_size, bias=False)
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, cache: dict | None = None) -> Tensor:
+        if cache is not None:
+            raise NotImplementedError("attention here has no cache")
         q, k, v = (
             p(hidden).unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
             for p in (self.q_proj, self.k_proj, self.v_proj)
@@ -261,7 +290,7 @@ class Mlp(nn.Module):
             config.intermediate_size, config.hidden_size, bias=False
         )
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, cache: dict | None = None) -> Tensor:
         return self.down_proj(F.relu(self.up_proj(hidden)).square())
 
 
@@ -273,8 +302,13 @@ class Block(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.layer_norm_epsilon)
         self.mixer = {"M": Mamba2, "*": Attention, "-": Mlp}[kind](config)
 
-    def forward(self, hidden: Tensor, dropout: Tensor | None = None) -> Tensor:
-        out = self.mixer(self.norm(hidden)).float()
+    def forward(
+        self,
+        hidden: Tensor,
+        dropout: Tensor | None = None,
+        cache: dict[str, Tensor] | None = None,
+    ) -> Tensor:
+        out = self.mixer(self.norm(hidden), cache).float()
         if dropout is not None:
             out = torch.where(torch.rand_like(out) < dropout, 0.0, out) / (
                 1.0 - dropout
@@ -313,11 +347,25 @@ class NemotronH(nn.Module):
             elif name in ("backbone.embeddings.weight", "lm_head.weight"):
                 p.normal_(std=0.1 if "embeddings" in name else 0.02)
 
-    def forward(self, ids: Tensor, dropout: Tensor | None = None) -> Tensor:
-        """Hidden states; ``dropout`` [batch, 1, 1] is the share of each row's sublayer outputs to drop."""
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The sublayers."""
+        return self.backbone.layers
+
+    def forward(
+        self,
+        ids: Tensor,
+        dropout: Tensor | None = None,
+        caches: list[dict[str, Tensor]] | None = None,
+    ) -> Tensor:
+        """Hidden states.
+
+        ``dropout`` [batch, 1, 1] is the share of each row's sublayer outputs to drop; ``caches``, one
+        dict a sublayer, carry the recurrent states between calls.
+        """
         hidden = self.backbone.embeddings(ids)
-        for layer in self.backbone.layers:
-            hidden = layer(hidden, dropout)
+        for i, layer in enumerate(self.backbone.layers):
+            hidden = layer(hidden, dropout, None if caches is None else caches[i])
         return self.backbone.norm_f(hidden)
 
     def logits(self, ids: Tensor) -> Tensor:

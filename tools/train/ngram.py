@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import heldout
+import vocabulary
 
 ORDER = 5
 BITS = 11  # a token id takes 11 bits (vocabulary 2,048), so that five fit an int64
@@ -28,8 +29,9 @@ VOCAB = 1 << BITS
 class KneserNey:
     """The estimator. Contexts are padded with bos; eos is predicted like any token."""
 
-    def __init__(self, documents: list[np.ndarray]) -> None:
-        padded = [self._pad(np.concatenate([d, [heldout.EOS_ID]])) for d in documents]
+    def __init__(self, documents: list[np.ndarray], bos: int, eos: int) -> None:
+        self._bos = bos
+        padded = [self._pad(np.concatenate([d, [eos]])) for d in documents]
         grams = np.concatenate([self._grams(p, ORDER) for p in padded])
         keys, counts = np.unique(grams, return_counts=True)
         self._levels: dict[int, dict[str, np.ndarray]] = {}
@@ -40,11 +42,8 @@ class KneserNey:
                 keys & ((1 << BITS * (order - 1)) - 1), return_counts=True
             )
 
-    @staticmethod
-    def _pad(ids: np.ndarray) -> np.ndarray:
-        return np.concatenate([np.full(ORDER - 1, heldout.BOS_ID), ids]).astype(
-            np.int64
-        )
+    def _pad(self, ids: np.ndarray) -> np.ndarray:
+        return np.concatenate([np.full(ORDER - 1, self._bos), ids]).astype(np.int64)
 
     @staticmethod
     def _grams(padded: np.ndarray, order: int) -> np.ndarray:
@@ -118,11 +117,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("text", type=Path, help="output folder of fetch_text.py")
-    parser.add_argument("model", type=Path, help="model folder with tokenizer.json")
+    parser.add_argument("model", type=Path, help="model folder with a tokenizer")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     args = parser.parse_args()
 
     documents = heldout.encode(args.text, args.model)
+    words = vocabulary.load(args.model)
     corpora = ("austen", "python")
     train = {
         c: [d.ids for d in documents if d.corpus == c and not d.held_out]
@@ -130,7 +130,7 @@ def main() -> None:
     }
     for c in corpora:
         print(f"{c}: {sum(map(len, train[c])):,} training tokens")
-    joint = KneserNey(train["austen"] + train["python"])
+    joint = KneserNey(train["austen"] + train["python"], words.bos, words.eos)
     held = [d for d in documents if d.held_out]
     worst = joint.check_sums(held[0].ids, np.random.default_rng(0))
     if not worst < 1e-9:
@@ -139,7 +139,7 @@ def main() -> None:
     result = {}
     for label, models in (
         ("joint", dict.fromkeys(corpora, joint)),
-        ("matched", {c: KneserNey(train[c]) for c in corpora}),
+        ("matched", {c: KneserNey(train[c], words.bos, words.eos) for c in corpora}),
     ):
         nats = {
             c: -sum(models[c].log_prob(d.ids).sum() for d in held if d.corpus == c)
