@@ -190,7 +190,8 @@ def main() -> None:
     report["loading"] = {
         k: sorted(map(str, v)) for k, v in info.items() if k.endswith("keys")
     }
-    plain = families.load(args.model).to(args.device)
+    # In training mode, for KDA's block form; there is no dropout to switch off.
+    plain = families.load(args.model).to(args.device).train()
     report |= saved(theirs, args.model)
 
     texts: list[str] = []
