@@ -58,6 +58,20 @@ struct ExportedSlot {
   std::int32_t conv_valid = 0;
 };
 
+// What leaves `slot`, and what an export with these cursors brings into it; cursors on the host.
+[[nodiscard]] inline ExportedSlot leaving_slot(const SlotTable& slots, std::int64_t slot) {
+  return {slot,
+          slots.zero[slot] != 0,
+          slots.block[slot],
+          slots.snapshot[slot],
+          slots.committed[slot],
+          slots.conv_valid[slot]};
+}
+[[nodiscard]] inline ExportedSlot entering_slot(const SlotTable& slots, std::int64_t slot,
+                                                const SlotInfo& info, std::int32_t conv_valid) {
+  return {slot, info.zero, slots.block[slot], 0, info.committed, conv_valid};
+}
+
 // Pieces of one width that lie equally far apart in the slot's memory and in the payload.
 struct ExportPieces {
   std::byte* memory = nullptr;

@@ -338,6 +338,16 @@ struct RowOutcome {
   bool gives_back = false;    // target_block was set aside in vain
 };
 
+// What is left to do about target_block is the caller's.
+REPLAYSSM_HOST_DEVICE inline void write_cursors(const SlotTable& slots, std::int64_t slot,
+                                                const RowOutcome& after) {
+  slots.position[slot] = after.position;
+  slots.committed[slot] = after.committed;
+  slots.conv_valid[slot] = after.conv_valid;
+  slots.snapshot[slot] = after.snapshot;
+  slots.zero[slot] = after.zero;
+}
+
 // `count` tokens of the row are accepted, which is legal; `last`: the newest of them.
 [[nodiscard]] REPLAYSSM_HOST_DEVICE inline RowOutcome accept_row(const CacheTable& table,
                                                                  const RowDescriptor& desc,

@@ -163,11 +163,7 @@ Status commit_rows(CacheTable& table, const Accepted& accepted) {
     permute(table, desc, nodes, count);
     if (after.takes_target) move_to_target(table, desc);
     if (after.gives_back) give_back_target(table, desc);
-    slots.position[desc.slot] = after.position;
-    slots.committed[desc.slot] = after.committed;
-    slots.conv_valid[desc.slot] = after.conv_valid;
-    slots.snapshot[desc.slot] = after.snapshot;
-    slots.zero[desc.slot] = after.zero;
+    write_cursors(slots, desc.slot, after);
   }
   end_forward(table);
   return {};

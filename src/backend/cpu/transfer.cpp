@@ -26,13 +26,7 @@ void each_piece(const CacheTable& table, const ExportedSlot& of, Copy copy) {
 }  // namespace
 
 void export_slot_bytes(const CacheTable& table, std::int64_t slot, std::span<std::byte> bytes) {
-  const SlotTable& slots = table.slots;
-  const ExportedSlot of = {slot,
-                           slots.zero[slot] != 0,
-                           slots.block[slot],
-                           slots.snapshot[slot],
-                           slots.committed[slot],
-                           slots.conv_valid[slot]};
+  const ExportedSlot of = leaving_slot(table.slots, slot);
   each_piece(table, of, [&](const std::byte* piece, std::int64_t at, std::size_t count) {
     std::memcpy(bytes.data() + at, piece, count);
   });
@@ -41,7 +35,7 @@ void export_slot_bytes(const CacheTable& table, std::int64_t slot, std::span<std
 void import_slot_bytes(CacheTable& table, std::int64_t slot, const SlotInfo& info,
                        std::int32_t conv_valid, std::span<const std::byte> bytes) {
   SlotTable& slots = table.slots;
-  const ExportedSlot of = {slot, info.zero, slots.block[slot], 0, info.committed, conv_valid};
+  const ExportedSlot of = entering_slot(slots, slot, info, conv_valid);
   each_piece(table, of, [&](std::byte* piece, std::int64_t at, std::size_t count) {
     std::memcpy(piece, bytes.data() + at, count);
   });

@@ -128,12 +128,7 @@ Status export_slot_bytes(const CacheTable& table, std::int64_t slot, std::span<s
   TableMirror mirror;
   REPLAYSSM_RETURN_IF_ERROR(mirror.read(table, false));
   const SlotTable& cursors = mirror.slots();
-  const ExportedSlot of = {slot,
-                           cursors.zero[slot] != 0,
-                           cursors.block[slot],
-                           cursors.snapshot[slot],
-                           cursors.committed[slot],
-                           cursors.conv_valid[slot]};
+  const ExportedSlot of = leaving_slot(cursors, slot);
   return copy_slot_bytes(table, cursors, of, bytes.data(), cudaMemcpyDeviceToHost);
 }
 
@@ -141,8 +136,7 @@ Status import_slot_bytes(const CacheTable& table, std::int64_t slot, const SlotI
                          std::int32_t conv_valid, std::span<const std::byte> bytes) {
   TableMirror mirror;
   REPLAYSSM_RETURN_IF_ERROR(mirror.read(table, false));
-  const ExportedSlot of = {slot, info.zero,      mirror.slots().block[slot],
-                           0,    info.committed, conv_valid};
+  const ExportedSlot of = entering_slot(mirror.slots(), slot, info, conv_valid);
   // Copying to the device reads the payload alone.
   return copy_slot_bytes(table, mirror.slots(), of, const_cast<std::byte*>(bytes.data()),
                          cudaMemcpyHostToDevice);

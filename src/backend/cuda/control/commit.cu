@@ -22,14 +22,9 @@ __device__ void leave(const CacheTable& table, const RowDescriptor& desc, bool t
 
 __device__ void write_outcome(const CacheTable& table, const RowDescriptor& desc,
                               const RowOutcome& after) {
-  const SlotTable& slots = table.slots;
   if (after.takes_target) move_to_target(table, desc);
   if (after.gives_back) give_back_target(table, desc);
-  slots.position[desc.slot] = after.position;
-  slots.committed[desc.slot] = after.committed;
-  slots.conv_valid[desc.slot] = after.conv_valid;
-  slots.snapshot[desc.slot] = after.snapshot;
-  slots.zero[desc.slot] = after.zero;
+  write_cursors(table.slots, desc.slot, after);
 }
 
 __global__ void __launch_bounds__(kThreads)
