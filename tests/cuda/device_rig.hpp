@@ -30,6 +30,8 @@ class Copy {
     require(cudaMalloc(&data_, bytes));
     if (!from.empty())
       require(cudaMemcpy(data_, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice));
+    // Small copies may return before they have arrived, and a non-blocking stream does not wait.
+    require(cudaStreamSynchronize(cudaStreamLegacy));
   }
   Copy(const Copy&) = delete;
   Copy& operator=(const Copy&) = delete;

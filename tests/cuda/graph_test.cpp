@@ -186,6 +186,9 @@ class Runner {
       most += output_bytes(layer.shape);
     }
     log_ = std::make_unique<Buffer>(most * script.size());
+    // What filled the buffers is the legacy stream's work, for which a non-blocking one does not
+    // wait.
+    require(cudaStreamSynchronize(cudaStreamLegacy));
   }
   ~Runner() {
     (void)cudaStreamSynchronize(stream_);
@@ -205,6 +208,7 @@ class Runner {
   }
 
   [[nodiscard]] Cache& cache() { return *cache_; }
+  [[nodiscard]] cudaStream_t stream() const { return stream_; }
   [[nodiscard]] const Buffer& log() const { return *log_; }
 
   void move(const Turn& turn, bool graphs) {
@@ -385,10 +389,12 @@ TEST_P(CudaGraph, ReplaysLeaveTheBitsOfSingleCalls) {
   Runner graphs(GetParam(), layers, inputs, script);
   // The captured fork goes to the last slot, which the script leaves free, and every replay must
   // find it so. While they are captured the calls change nothing.
-  for (int slot = 0; slot + 1 < kSlots; ++slot) ASSERT_TRUE(graphs.cache().acquire(11).ok());
+  for (int slot = 0; slot + 1 < kSlots; ++slot)
+    ASSERT_TRUE(graphs.cache().acquire(11, graphs.stream()).ok());
   graphs.capture();
   ASSERT_FALSE(HasFailure());
-  for (int slot = 0; slot + 1 < kSlots; ++slot) ASSERT_TRUE(graphs.cache().release(slot).ok());
+  for (int slot = 0; slot + 1 < kSlots; ++slot)
+    ASSERT_TRUE(graphs.cache().release(slot, graphs.stream()).ok());
 
   for (std::size_t f = 0; f < script.size(); ++f) {
     for (Runner* runner : {&single, &graphs}) {
