@@ -45,7 +45,7 @@ endif()
 file(RELATIVE_PATH _replayssm_pc_to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 string(REGEX REPLACE "/$" "" _replayssm_pc_to_prefix "${_replayssm_pc_to_prefix}")
 # What a static library leaves to the program's link: with CUDA its runtime too, where this build found it.
-set(REPLAYSSM_PC_LIBS_PRIVATE "-lstdc++ -pthread")
+set(REPLAYSSM_PC_LIBS_PRIVATE "-lstdc++ -lm -pthread")
 if(REPLAYSSM_ENABLE_CUDA)
   get_target_property(_replayssm_cudart CUDA::cudart_static IMPORTED_LOCATION)
   get_filename_component(_replayssm_cudart_dir "${_replayssm_cudart}" DIRECTORY)

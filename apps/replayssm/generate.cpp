@@ -75,10 +75,9 @@ Status check_backend(const GenerateCommand& command) {
     if (command.backend != implementation.name) continue;
     if (implementation.decode != command.mode) {
       return Status(StatusCode::kInvalidArgument,
-                    fmt::format("--backend {} decodes by {}; give --decode {}, or another backend "
+                    fmt::format("--backend {} needs --decode {}; give that, or another backend "
                                 "(replayssm doctor lists them)",
-                                command.backend, decode_mode_name(implementation.decode),
-                                decode_mode_name(implementation.decode)));
+                                command.backend, decode_mode_name(implementation.decode)));
     }
     if (implementation.device != "cpu") {
       return Status(

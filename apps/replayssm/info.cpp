@@ -61,7 +61,7 @@ std::string info_text(const ModelInfo& info) {
   text += line("hidden, vocabulary", fmt::format("{}, {}{}", info.hidden, info.vocab,
                                                  info.tied_embeddings ? " (tied embeddings)" : ""));
   if (info.max_positions > 0) {
-    text += line("context", fmt::format("{} tokens", info.max_positions));
+    text += line("context", fmt::format("{} tokens", format_count(info.max_positions)));
   }
   // Layers of one rule have one shape.
   const LayerShape* before = nullptr;

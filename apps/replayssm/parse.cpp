@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -108,7 +109,8 @@ void add_decode(CLI::App& command, DecodeOptions& options) {
 }
 
 void add_json(CLI::App& command, bool& json) {
-  command.add_flag("--json", json, "print one JSON value on standard output");
+  command.add_flag("--json", json, "print one JSON value on standard output")
+      ->disable_flag_override();
 }
 
 void add_sampling(CLI::App& command, Sampling& sampling) {
@@ -198,7 +200,8 @@ void build_generate(CLI::App& command, GenerateCommand& options) {
               "continuations of the prompt, which is computed once (default: 1)");
   add_compute(command, options.model);
   add_json(command, options.json);
-  command.add_flag("--explain", options.explain, "print on standard error what was chosen and why");
+  command.add_flag("--explain", options.explain, "print on standard error what was chosen and why")
+      ->disable_flag_override();
   command.footer(
       "\nExamples:\n"
       "  replayssm generate --model models/austen-py-mamba2 --prompt 'It was a truth'\n"
@@ -264,6 +267,34 @@ Parsed leave_with(int exit_code, std::string text) {
   return parsed;
 }
 
+// What is wrong with a command line that CLI11 refuses, in our words where its own mislead: it
+// names unexpected arguments last first, and says "1 required N missing" where a value is missing.
+std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
+  constexpr std::string_view kCommands = "generate, compare, info, plan and doctor";
+  const bool commanded = !app.get_subcommands().empty();
+  if (const std::vector<std::string> unknown = app.remaining(true); !unknown.empty()) {
+    const std::string& first = unknown.front();
+    if (first.size() > 1 && first.front() == '-') return fmt::format("unknown option '{}'", first);
+    return commanded ? fmt::format("unexpected argument '{}'", first)
+                     : fmt::format("'{}' is not a command; the commands are {}", first, kCommands);
+  }
+  std::string text = error.what();
+  if (error.get_name() == "ArgumentMismatch") {
+    const std::string option = text.substr(0, text.find(':'));
+    if (text.ends_with(" flag override")) {
+      return fmt::format("--{} takes no value", text.substr(0, text.find(' ')));
+    }
+    if (text.ends_with(" missing")) return fmt::format("{} needs a value", option);
+    if (text.find(": At Most 1 ") != std::string::npos) {
+      return fmt::format("{} may be given once", option);
+    }
+  }
+  if (!commanded && error.get_name() == "RequiredError") {
+    return fmt::format("a command is required; the commands are {}", kCommands);
+  }
+  return text;
+}
+
 // The one refusal that needs more than one option.
 std::string check_together(const Options& options) {
   const bool generate = options.command == Command::kGenerate;
@@ -272,8 +303,7 @@ std::string check_together(const Options& options) {
   if (!prompt.text && prompt.file.empty()) return "--prompt or --prompt-file is required";
   const DecodeOptions& decode = generate ? options.generate.decode : options.compare.decode;
   const bool drafts = !generate || options.generate.draft == DraftKind::kNgram;
-  const bool replay = !generate || options.generate.mode == DecodeMode::kReplay;
-  if (drafts && replay && decode.window < decode.draft_tokens + 1) {
+  if (drafts && decode.window < decode.draft_tokens + 1) {
     return fmt::format(
         "--window {} is smaller than a step of {} drafts and one token; "
         "give --window {} or more, or fewer --draft-tokens",
@@ -339,16 +369,9 @@ Parsed parse_command_line(int argc, const char* const* argv) {
   } catch (const CLI::CallForHelp&) {
     return leave_with(kExitOk, app.help());
   } catch (const CLI::ParseError& error) {
-    const std::vector<std::string> unknown = app.remaining();
-    if (app.get_subcommands().empty() && !unknown.empty()) {
-      return leave_with(kExitUsage,
-                        fmt::format("'{}' is not a command; the commands are generate, compare, "
-                                    "info, plan and doctor (see replayssm --help)",
-                                    unknown.front()));
-    }
     std::string command = "replayssm";
     for (const CLI::App* chosen : app.get_subcommands()) command += ' ' + chosen->get_name();
-    return leave_with(kExitUsage, fmt::format("{} (see {} --help)", error.what(), command));
+    return leave_with(kExitUsage, fmt::format("{} (see {} --help)", refusal(app, error), command));
   }
   if (generate->parsed()) options.command = Command::kGenerate;
   if (compare->parsed()) options.command = Command::kCompare;

@@ -1,6 +1,6 @@
 // Runs a model: batches of sequences, sampling, drafts, and the decode loop over the replay cache.
 //
-//   auto model = replayssm::Model::load("models/austen");
+//   auto model = replayssm::Model::load("models/austen-py-mamba2");
 //   auto engine = replayssm::Engine::create(*model, {});
 //   replayssm::Request request;
 //   request.prompt = *model->encode("It was");

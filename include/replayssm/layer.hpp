@@ -56,7 +56,7 @@ struct LayerShape {
 
   // Depthwise causal convolution in front of the recurrence; 0 channels: the caller convolves.
   std::int32_t conv_channels = 0;
-  std::int32_t conv_width = 0;  // inputs an output sees, itself included
+  std::int32_t conv_width = 0;  // inputs an output sees, itself included; 2 to kMaxConvWidth
 
   // mamba2: dt = clamp(softplus(dt_raw + dt_bias), dt_min, dt_max); without softplus dt_raw is
   // taken as given.
@@ -81,8 +81,9 @@ struct LayerShape {
 // at every step.
 struct LayerWeights {
   const float* a_log = nullptr;  // [heads]; A = -exp(a_log)
-  const float* a =
-      nullptr;  // [heads]; A itself, for checkpoints that store it; exactly one of the two
+  // [heads]; A itself, for checkpoints that store it. Exactly one of the two; kBounded takes a_log,
+  // kLogDecay needs neither.
+  const float* a = nullptr;
   const float* dt_bias = nullptr;  // [heads] (kda: [heads, K]); null: 0
   const float* d = nullptr;        // [heads], mamba2's skip weight; null: 0
   const float* conv_weight =

@@ -1,7 +1,7 @@
 // A hybrid language model on disk and in memory: what it is, its tokenizer, its weights.
 //
-// A model is a Hugging Face folder (config.json, *.safetensors, tokenizer.json,
-// generation_config.json). replayssm/engine.hpp runs one.
+// A model is a Hugging Face folder (config.json, *.safetensors, tokenizer.json or tiktoken.model,
+// generation_config.json; docs/formats.md). replayssm/engine.hpp runs one.
 #pragma once
 
 #include <cstdint>
@@ -138,7 +138,8 @@ class REPLAYSSM_API Model {
                                                          bool special = true) const;
   // Special tokens leave no text. Bytes that are not UTF-8 come out as U+FFFD.
   [[nodiscard]] Result<std::string> decode(std::span<const std::int32_t> tokens) const;
-  // Tokens that end a text: of generation_config.json, or else of config.json.
+  // Tokens that end a text: of generation_config.json, or else of config.json, or else the
+  // eos_token of tokenizer_config.json.
   [[nodiscard]] std::span<const std::int32_t> stop_tokens() const;
 
   // Text of a growing sequence in pieces that never cut a character in two.

@@ -153,7 +153,8 @@ typedef struct replayssm_parallel_for {
 } replayssm_parallel_for;
 
 /* One tensor of a cache: count blocks (role 0) or slots, `bytes` each. Roles: 0 state, 1 values, 2
- * keys, 3 gates, 4 beta, 5 inverse norms, 6 updates, 7 conv, 8 control (docs/law.md). */
+ * keys, 3 gates, 4 beta, 5 inverse norms, 6 updates, 7 conv, 8 control (TensorRole of cache.hpp has
+ * their layouts). */
 typedef struct replayssm_tensor_spec {
   uint32_t struct_size;
   int32_t role;

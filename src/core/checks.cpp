@@ -213,9 +213,10 @@ Status check_view(const TensorView& view, const ViewRule& rule) {
   const bool dtype_fits = view.dtype == rule.dtype || (rule.or_f32 && view.dtype == DType::kF32) ||
                           (rule.any_activation && is_activation_dtype(view.dtype));
   if (!dtype_fits) {
-    return invalid_argument(rule.name, ": required dtype ", dtype_name(rule.dtype),
-                            rule.or_f32 || rule.any_activation ? " or f32" : "", ", given ",
-                            dtype_name(view.dtype));
+    const bool also_f32 = rule.or_f32 && rule.dtype != DType::kF32;
+    return invalid_argument(rule.name, ": required dtype ",
+                            rule.any_activation ? "f32, bf16 or f16" : dtype_name(rule.dtype),
+                            also_f32 ? " or f32" : "", ", given ", dtype_name(view.dtype));
   }
   if (reinterpret_cast<std::uintptr_t>(view.data) % dtype_bytes(view.dtype) != 0) {
     return invalid_argument(rule.name, ": data must be aligned to the ", dtype_bytes(view.dtype),

@@ -76,7 +76,7 @@ Result<ModelConfig> load_config(const std::filesystem::path& folder) {
   const std::filesystem::path config_path = folder / "config.json";
   const Result<std::string> text = read_text_file(config_path, kMaxConfigBytes);
   if (!text.ok()) return text.status();
-  Result<ModelConfig> config = parse_config(*text, in_quotes(config_path.native()));
+  Result<ModelConfig> config = parse_config(*text, path_in_quotes(config_path.native()));
   if (!config.ok()) return config;
 
   const std::filesystem::path generation_path = folder / "generation_config.json";
@@ -86,7 +86,7 @@ Result<ModelConfig> load_config(const std::filesystem::path& folder) {
     return generation_text.status();
   }
   Result<GenerationConfig> generation = parse_generation_config(
-      *generation_text, config->vocab_size, in_quotes(generation_path.native()));
+      *generation_text, config->vocab_size, path_in_quotes(generation_path.native()));
   if (!generation.ok()) return generation.status();
   if (!generation->bos_token) generation->bos_token = config->generation.bos_token;
   if (!generation->pad_token) generation->pad_token = config->generation.pad_token;

@@ -58,7 +58,7 @@ std::filesystem::path hub_cache_root(const HubEnvironment& environment) {
 
 Result<std::filesystem::path> resolve_model(std::string_view model,
                                             const std::filesystem::path& cache_root) {
-  const std::string shown = in_quotes(model);
+  const std::string shown = path_in_quotes(model);
   if (model.empty() || model.find('\0') != std::string_view::npos) {
     return Status(StatusCode::kInvalidArgument,
                   "model " + shown + ": a folder or org/name is required");
@@ -92,11 +92,11 @@ Result<std::filesystem::path> resolve_model(std::string_view model,
   if (revision.empty() || !is_folder(snapshot)) {
     return Status(StatusCode::kNotFound, "model " + shown +
                                              " is neither a folder nor in the cache " +
-                                             in_quotes(cache_root.native()) + "; " + fetch);
+                                             path_in_quotes(cache_root.native()) + "; " + fetch);
   }
   if (!std::filesystem::exists(snapshot / "config.json", ignored)) {
     return Status(StatusCode::kNotFound, "model " + shown + " is only in part in the cache " +
-                                             in_quotes(cache_root.native()) +
+                                             path_in_quotes(cache_root.native()) +
                                              " (no config.json); " + fetch);
   }
   return snapshot;

@@ -36,8 +36,8 @@ class Descriptor {
 
 Status system_error(StatusCode code, const std::filesystem::path& path, const char* what,
                     int error) {
-  return Status(
-      code, in_quotes(path.native()) + ": " + what + ": " + std::system_category().message(error));
+  return Status(code, path_in_quotes(path.native()) + ": " + what + ": " +
+                          std::system_category().message(error));
 }
 
 struct OpenFile {
@@ -60,7 +60,7 @@ Result<OpenFile> open_regular(const std::filesystem::path& path) {
   }
   if (!S_ISREG(info.st_mode)) {
     return Status(StatusCode::kInvalidArgument,
-                  in_quotes(path.native()) + ": a regular file is required");
+                  path_in_quotes(path.native()) + ": a regular file is required");
   }
   return OpenFile{std::move(descriptor), static_cast<std::size_t>(info.st_size)};
 }
@@ -95,7 +95,7 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::size_
   Result<OpenFile> file = open_regular(path);
   if (!file.ok()) return file.status();
   const auto too_large = [&](const std::string& size) {
-    return Status(StatusCode::kInvalidArgument, in_quotes(path.native()) + ": at most " +
+    return Status(StatusCode::kInvalidArgument, path_in_quotes(path.native()) + ": at most " +
                                                     std::to_string(max_bytes) +
                                                     " bytes are accepted, given " + size);
   };

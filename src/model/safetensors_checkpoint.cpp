@@ -67,7 +67,7 @@ Result<Checkpoint> Checkpoint::open_file(const std::filesystem::path& file) {
   Result<MappedFile> mapped = MappedFile::open(file);
   if (!mapped.ok()) return mapped.status();
   Result<std::vector<TensorEntry>> entries =
-      parse_safetensors(mapped->bytes(), in_quotes(file.native()));
+      parse_safetensors(mapped->bytes(), path_in_quotes(file.native()));
   if (!entries.ok()) return entries.status();
   Checkpoint checkpoint;
   checkpoint.files_.push_back(std::move(mapped).value());
@@ -82,12 +82,13 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& folder) {
   }
   const std::filesystem::path index_path = folder / kIndexFile;
   if (!std::filesystem::exists(index_path, ignored)) {
-    return Status(StatusCode::kNotFound, in_quotes(folder.native()) + ": neither " + kSingleFile +
-                                             " nor " + kIndexFile + " is there");
+    return Status(StatusCode::kNotFound, path_in_quotes(folder.native()) + ": neither " +
+                                             kSingleFile + " nor " + kIndexFile + " is there");
   }
   const Result<std::string> text = read_text_file(index_path, kMaxIndexBytes);
   if (!text.ok()) return text.status();
-  Result<std::vector<ShardEntry>> index = parse_shard_index(*text, in_quotes(index_path.native()));
+  Result<std::vector<ShardEntry>> index =
+      parse_shard_index(*text, path_in_quotes(index_path.native()));
   if (!index.ok()) return index.status();
 
   std::vector<std::string> names;
@@ -106,7 +107,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& folder) {
     const auto shard = std::lower_bound(names.begin(), names.end(), entry.file) - names.begin();
     const TensorEntry* tensor = find_sorted(shards[static_cast<std::size_t>(shard)], entry.tensor);
     if (tensor == nullptr) {
-      return Status(StatusCode::kNotFound, in_quotes(index_path.native()) + ": tensor " +
+      return Status(StatusCode::kNotFound, path_in_quotes(index_path.native()) + ": tensor " +
                                                in_quotes(entry.tensor) + " is not in its shard " +
                                                in_quotes(entry.file));
     }

@@ -190,7 +190,7 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view sourc
 Result<Tokenizer> Tokenizer::load(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "tokenizer.json";
   const Result<std::string> text = read_text_file(path, kMaxTokenizerBytes);
-  if (text.ok()) return parse(*text, in_quotes(path.native()));
+  if (text.ok()) return parse(*text, path_in_quotes(path.native()));
   if (text.status().code() != StatusCode::kNotFound) return text.status();
   Result<Tokenizer> ranked = load_tiktoken(folder);
   if (!ranked.ok() && ranked.status().code() == StatusCode::kNotFound) {
@@ -231,7 +231,7 @@ Result<SpecialTokens> load_special_tokens(const std::filesystem::path& folder,
                                           const Tokenizer& tokenizer) {
   const std::filesystem::path path = folder / "tokenizer_config.json";
   const Result<std::string> text = read_text_file(path, kMaxTokenizerBytes);
-  if (text.ok()) return parse_special_tokens(*text, tokenizer, in_quotes(path.native()));
+  if (text.ok()) return parse_special_tokens(*text, tokenizer, path_in_quotes(path.native()));
   if (text.status().code() == StatusCode::kNotFound) return SpecialTokens{};
   return text.status();
 }

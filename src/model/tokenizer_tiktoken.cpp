@@ -248,7 +248,8 @@ Result<Tokenizer> Tokenizer::load_tiktoken(const std::filesystem::path& folder) 
   if (!config.ok() && config.status().code() != StatusCode::kNotFound) return config.status();
   std::optional<std::string_view> beside;
   if (config.ok()) beside = *config;
-  return parse_tiktoken(*ranks, beside, in_quotes(path.native()), in_quotes(config_path.native()));
+  return parse_tiktoken(*ranks, beside, path_in_quotes(path.native()),
+                        path_in_quotes(config_path.native()));
 }
 
 }  // namespace replayssm::model

@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 constexpr std::size_t kQuotedBytes = 80;
+constexpr std::size_t kPathBytes = 4096;
 
 struct Lead {
   std::size_t length;  // 0: cannot begin a code point
@@ -87,12 +88,14 @@ void append_lossy_utf8(std::string& out, std::string_view bytes) {
   }
 }
 
-std::string in_quotes(std::string_view text) {
+namespace {
+
+std::string in_quotes_up_to(std::size_t most, std::string_view text) {
   constexpr std::array<char, 17> kHex = {"0123456789abcdef"};
   std::string out = "'";
-  const bool cut = text.size() > kQuotedBytes;
+  const bool cut = text.size() > most;
   std::string_view rest = text;
-  while (!rest.empty() && text.size() - rest.size() < kQuotedBytes) {
+  while (!rest.empty() && text.size() - rest.size() < most) {
     const Utf8Step step = utf8_step(rest);
     const bool control = step.code_point < 0x20 ||
                          (step.code_point >= 0x7F && step.code_point < 0xA0) ||
@@ -112,5 +115,11 @@ std::string in_quotes(std::string_view text) {
   out += cut ? "...'" : "'";
   return out;
 }
+
+}  // namespace
+
+std::string in_quotes(std::string_view text) { return in_quotes_up_to(kQuotedBytes, text); }
+
+std::string path_in_quotes(std::string_view path) { return in_quotes_up_to(kPathBytes, path); }
 
 }  // namespace replayssm::model

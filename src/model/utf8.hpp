@@ -35,4 +35,8 @@ void append_lossy_utf8(std::string& out, std::string_view bytes);
 // not UTF-8 as \xNN, cut after 80 bytes.
 [[nodiscard]] std::string in_quotes(std::string_view text);
 
+// The same for a path, which ends in what a reader has to see: cut after 4,096 bytes, the longest
+// that Linux takes.
+[[nodiscard]] std::string path_in_quotes(std::string_view path);
+
 }  // namespace replayssm::model

@@ -103,6 +103,9 @@ class Lookup(Case):
             1, "info", "--model", os.path.join(harness.MODEL, "config.json"), mentions="folder"
         )
         self.refuse(1, "info", "--model", self.folder, mentions="config.json")
+        deep = self.path(*["a folder with a long name"] * 8)
+        os.makedirs(deep)
+        self.refuse(1, "info", "--model", deep, mentions=os.path.join(deep, "config.json"))
         for name in ("a/b/c", "../x", "org/..", "/", "x" * 5000):
             code, out, err = run("info", "--model", name, env=environment(HF_HUB_CACHE="/absent"))
             self.assertEqual((code, out), (1, ""), name[:20])

@@ -48,6 +48,17 @@ class Usage(Case):
             mentions="--nonsense",
         )
 
+    def test_refusals_name_what_was_given(self):
+        model = ("--model", harness.MODEL, "--prompt", "x")
+        self.refuse(2, "--fast", mentions="unknown option '--fast'")
+        self.refuse(
+            2, "generate", *model, "--max-token", "3", mentions="unknown option '--max-token'"
+        )
+        self.refuse(2, "generate", *model, "more", mentions="unexpected argument 'more'")
+        self.refuse(2, "generate", *model, "--seed", mentions="--seed needs a value")
+        self.refuse(2, "generate", *model, *model, mentions="--model may be given once")
+        self.refuse(2, "doctor", "--json=5", mentions="--json takes no value")
+
     def test_required_options(self):
         self.refuse(2, "generate", "--prompt", "x", mentions="--model")
         self.refuse(2, "generate", "--model", harness.MODEL, mentions="--prompt")

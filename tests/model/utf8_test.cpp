@@ -62,6 +62,8 @@ TEST(Utf8, LossyOutputIsAlwaysWellFormed) {
 TEST(Utf8, QuotedTextIsOneShortLine) {
   EXPECT_EQ(in_quotes("a\nb\x01\xFF\xC3\xA9"), "'a\\x0ab\\x01\\xff\xC3\xA9'");
   EXPECT_EQ(in_quotes("\xE2\x80\xA8"), "'\\xe2\\x80\\xa8'");  // U+2028 separates lines
+  EXPECT_EQ(path_in_quotes(std::string(4096, 'x')), "'" + std::string(4096, 'x') + "'");
+  EXPECT_EQ(path_in_quotes(std::string(4097, 'x')), "'" + std::string(4096, 'x') + "...'");
   const std::string shown = in_quotes(std::string(1000, 'x'));
   EXPECT_EQ(shown, "'" + std::string(80, 'x') + "...'");
 }
