@@ -9,21 +9,20 @@ Writes ``check.json`` and ``samples.txt`` to the output folder.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 
+import arguments
 import families
 import heldout
+import scoring
 import vocabulary
 
 PROMPTS = (
@@ -43,49 +42,6 @@ def relative(a: Tensor, b: Tensor) -> dict[str, float]:
     return {
         "max_abs": float((a - b).abs().max()),
         "relative": float((a - b).double().norm() / b.double().norm()),
-    }
-
-
-@torch.no_grad()
-def nats(
-    logits_of: Callable[[Tensor], Tensor],
-    documents: list[heldout.EncodedDocument],
-    bos: int,
-    device: str,
-    length: int,
-    rows: int,
-    share: int = 1,
-) -> dict[str, dict[str, float]]:
-    """Sum -ln p of the held-out tokens, per corpus, for a function from ids to logits.
-
-    With ``share`` above 1, of every such number of windows only the first; the result is then the
-    mean over the tokens counted, otherwise :func:`heldout.summary`'s.
-    """
-    result, count = {}, {}
-    for name in ("austen", "python"):
-        parts = [
-            heldout.windows(d.ids, length, bos)
-            for d in documents
-            if d.held_out and d.corpus == name
-        ]
-        x, y, s = (
-            torch.from_numpy(np.concatenate(p)[::share]).to(device)
-            for p in zip(*parts, strict=True)
-        )
-        total = 0.0
-        for at in range(0, len(x), rows):
-            cut = slice(at, at + rows)
-            loss = F.cross_entropy(
-                logits_of(x[cut]).float().flatten(0, 1),
-                y[cut].flatten(),
-                reduction="none",
-            )
-            total += float(loss[s[cut].flatten()].double().sum())
-        result[name], count[name] = total, int(s.sum())
-    if share == 1:
-        return heldout.summary(documents, result)
-    return {
-        c: {"tokens": count[c], "nats_per_token": result[c] / count[c]} for c in result
     }
 
 
@@ -158,12 +114,12 @@ def saved(model: torch.nn.Module, folder: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    parser = arguments.parser(
+        __doc__,
+        text=arguments.TEXT,
+        model="trained folder",
+        out="folder to write to, made if absent",
     )
-    parser.add_argument("text", type=Path, help="output folder of fetch_text.py")
-    parser.add_argument("model", type=Path)
-    parser.add_argument("out", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--threads", type=int, help="CPU threads")
     parser.add_argument("--new-tokens", type=int, default=200)
@@ -205,9 +161,15 @@ def main() -> None:
         def losses(
             logits_of: Callable[[Tensor], Tensor], length: int, rows: int, share: int
         ) -> dict[str, dict[str, float]]:
-            return nats(
+            nats, count = scoring.nats(
                 logits_of, documents, words.bos, args.device, length, rows, share
             )
+            if share == 1:
+                return heldout.summary(documents, nats)
+            return {
+                c: {"tokens": count[c], "nats_per_token": nats[c] / count[c]}
+                for c in nats
+            }
 
         found = {"training_forward_f32_1024": losses(plain.logits, 1024, 8, 1)}
         if args.brief > 1:

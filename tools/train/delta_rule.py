@@ -1,4 +1,4 @@
-"""The gated delta rule over whole sequences, chunk by chunk, and the parts that its two families share.
+"""The gated delta rule over whole sequences, chunk by chunk, and the norm behind it.
 
 Both rules keep one matrix S [K, V] per head and apply, token by token,
 
@@ -11,11 +11,13 @@ section 3. Inside a chunk the corrections u solve a unit triangular system; betw
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+
+from layers import RMSNorm
 
 # Inside a block of this many tokens, KDA's pairwise decays are a product of two factors.
 _BLOCK = 16
@@ -28,32 +30,6 @@ def l2_normalised(x: Tensor) -> Tensor:
     """x / sqrt(sum x^2 + 1e-6) over the last dimension, float32."""
     x = x.float()
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
-
-
-def causal_conv(
-    x: Tensor, taps: Tensor, cache: dict[str, Tensor] | None = None
-) -> Tensor:
-    """Depthwise causal convolution and SiLU.
-
-    Parameters
-    ----------
-    x
-        [batch, time, channels].
-    taps
-        [channels, width]; the last one multiplies the current token.
-    cache
-        If given, ``cache["conv"]`` [batch, width - 1, channels] holds the inputs before ``x`` (absent:
-        zeros) and is replaced by those before what follows.
-    """
-    width, time = taps.shape[1], x.shape[1]
-    if cache is not None and "conv" in cache:
-        padded = torch.cat([cache["conv"], x], 1)
-    else:
-        padded = F.pad(x, (0, 0, width - 1, 0))
-    if cache is not None:
-        cache["conv"] = padded[:, time:]
-    mixed = sum(padded[:, j : j + time].float() * taps[:, j] for j in range(width))
-    return F.silu(mixed).to(x.dtype)
 
 
 def _chunks(x: Tensor, chunk: int) -> Tensor:
@@ -219,25 +195,16 @@ def kimi_delta_rule(
 ) -> tuple[Tensor, Tensor]:
     """KDA: one decay per head and key channel.
 
+    As :func:`gated_delta_rule`, but for:
+
     Parameters
     ----------
     q, k, g
         [batch, time, heads, K]; g float32, not positive. Unless ``exact``, g is bounded below by -9.
-    v
-        [batch, time, heads, V].
-    beta
-        [batch, time, heads], float32.
     chunk
-        Chunk length, a multiple of 16.
-    state
-        [batch, heads, K, V] to start from, or None for zeros.
+        Chunk length, unless ``exact`` a multiple of 16.
     exact
         Take the pairwise decays one by one, without a bound: slower, for evaluation.
-
-    Returns
-    -------
-    o : Tensor, [batch, time, heads, V], float32
-    state : Tensor, [batch, heads, K, V], float32, after the last token
     """
     kind = v.dtype
     q, k, v, g, beta = (_chunks(x, chunk) for x in (q, k, v, g, beta))
@@ -261,50 +228,14 @@ def kimi_delta_rule(
     return _scan(inside, system, rhs, q * grown, k_out, total, state, kind)
 
 
-class HeadNorm(nn.Module):
-    """RMSNorm over each head's values with plain weight, then a gate: SiLU (GDN) or sigmoid (KDA)."""
+class HeadNorm(RMSNorm):
+    """RMSNorm over each head's values, then a gate: SiLU (GDN) or sigmoid (KDA)."""
 
-    def __init__(self, size: int, eps: float, gate: str) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps, self.gate = eps, {"silu": F.silu, "sigmoid": torch.sigmoid}[gate]
+    def __init__(
+        self, size: int, eps: float, activation: Callable[[Tensor], Tensor]
+    ) -> None:
+        super().__init__(size, eps)
+        self.activation = activation
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
-        x = x.float()
-        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
-        return x * self.weight * self.gate(gate.float())
-
-
-class SwiGlu(nn.Module):
-    """W_down (silu(W_gate x) * W_up x)."""
-
-    def __init__(self, hidden: int, width: int) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(hidden, width, bias=False)
-        self.up_proj = nn.Linear(hidden, width, bias=False)
-        self.down_proj = nn.Linear(width, hidden, bias=False)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
-
-
-def dropped(out: Tensor, dropout: Tensor | None) -> Tensor:
-    """Drop a share of the entries; ``dropout`` [batch, 1, 1] is the share of each row."""
-    if dropout is None:
-        return out
-    return torch.where(torch.rand_like(out) < dropout, 0.0, out) / (1.0 - dropout)
-
-
-@torch.no_grad()
-def initialise(model: nn.Module) -> None:
-    """Initial matrices of both delta-rule families: fan-in scaled, outputs smaller with depth."""
-    depth = 2 * len(model.layers)
-    for name, p in model.named_parameters():
-        if name.endswith(("out_proj.weight", "o_proj.weight", "down_proj.weight")):
-            p.normal_(std=1.0 / math.sqrt(depth * p.shape[1]))
-        elif "embed_tokens" in name or "lm_head" in name:
-            p.normal_(std=0.1 if "embed_tokens" in name else 0.02)
-        elif "conv1d" in name:
-            p.uniform_(-0.5, 0.5)
-        elif p.ndim == 2:
-            p.normal_(std=1.0 / math.sqrt(p.shape[1]))
+        return super().forward(x) * self.activation(gate.float())

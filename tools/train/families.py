@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from kimi_linear import KimiLinear, KimiLinearConfig
-from model import ModelConfig, NemotronH
+from nemotron_h import NemotronH, NemotronHConfig
 from qwen3_5 import Qwen35, Qwen35Config
 
 FAMILIES: dict[str, tuple[type, type]] = {
-    "nemotron_h": (ModelConfig, NemotronH),
+    "nemotron_h": (NemotronHConfig, NemotronH),
     "qwen3_5": (Qwen35Config, Qwen35),
     "kimi_linear": (KimiLinearConfig, KimiLinear),
 }

@@ -8,7 +8,6 @@ no R and no root. Output: ``OUT/austen/<book>.txt`` and ``OUT/python/<path>.rst`
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import struct
 import subprocess
@@ -16,6 +15,8 @@ import sys
 import tempfile
 import zlib
 from pathlib import Path
+
+import arguments
 
 PACKAGES = ("r-cran-janeaustenr", "python3.11-doc")
 
@@ -144,10 +145,7 @@ def unwrap(lines: list[str]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("out", type=Path, help="folder for the text, made if absent")
+    parser = arguments.parser(__doc__, out="folder for the text, made if absent")
     parser.add_argument(
         "--debs", type=Path, help="folder that already holds the two .deb files"
     )

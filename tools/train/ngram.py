@@ -12,12 +12,12 @@ distribution.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import numpy as np
 
+import arguments
 import heldout
 import vocabulary
 
@@ -113,11 +113,9 @@ class KneserNey:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    parser = arguments.parser(
+        __doc__, text=arguments.TEXT, model="model folder with a tokenizer"
     )
-    parser.add_argument("text", type=Path, help="output folder of fetch_text.py")
-    parser.add_argument("model", type=Path, help="model folder with a tokenizer")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     args = parser.parse_args()
 

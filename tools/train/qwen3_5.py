@@ -1,27 +1,15 @@
-"""The training forward of a dense, text-only ``qwen3_5`` model, in plain PyTorch.
-
-Parameters carry the names of text-only checkpoints (``model.layers.N.linear_attn.in_proj_qkv.weight``,
-...), so that a state dict is a checkpoint.
-"""
+"""The training forward of a dense, text-only ``qwen3_5`` model, in plain PyTorch."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from delta_rule import (
-    HeadNorm,
-    SwiGlu,
-    causal_conv,
-    dropped,
-    gated_delta_rule,
-    initialise,
-    l2_normalised,
-)
+import layers
+from delta_rule import HeadNorm, gated_delta_rule, l2_normalised
 
 
 @dataclass(frozen=True)
@@ -43,7 +31,7 @@ class Qwen35Config:
     partial_rotary_factor: float = 0.25
     rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-6
-    chunk: int = 32
+    chunk_size: int = 32
     bos_token_id: int = 1
     eos_token_id: int = 2
     pad_token_id: int = 0
@@ -103,18 +91,15 @@ class Qwen35Config:
         return cls(**fields)
 
 
-class ZeroCentredNorm(nn.Module):
-    """x * rsqrt(mean(x^2) + eps) * (1 + weight) over the last dimension."""
+class ZeroCentredNorm(layers.RMSNorm):
+    """RMSNorm that adds 1 to its weight."""
 
     def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(size))
-        self.eps = eps
+        super().__init__(size, eps)
+        nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.float()
-        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
-        return x * (1.0 + self.weight)
+        return layers.unit_rms(x, self.eps) * (1.0 + self.weight)
 
 
 class GatedDeltaNet(nn.Module):
@@ -123,26 +108,20 @@ class GatedDeltaNet(nn.Module):
     def __init__(self, config: Qwen35Config) -> None:
         super().__init__()
         self.config = config
-        self.key = config.linear_num_key_heads * config.linear_key_head_dim
-        self.value = config.linear_num_value_heads * config.linear_value_head_dim
         heads, hidden = config.linear_num_value_heads, config.hidden_size
-        channels = 2 * self.key + self.value
-        self.in_proj_qkv = nn.Linear(hidden, channels, bias=False)
-        self.in_proj_z = nn.Linear(hidden, self.value, bias=False)
-        self.in_proj_b = nn.Linear(hidden, heads, bias=False)
-        self.in_proj_a = nn.Linear(hidden, heads, bias=False)
-        self.conv1d = nn.Conv1d(
-            channels,
-            channels,
-            config.linear_conv_kernel_dim,
-            groups=channels,
-            bias=False,
-        )
-        dt = torch.exp(torch.empty(heads).uniform_(math.log(1e-3), math.log(1e-1)))
-        self.dt_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))
-        self.A_log = nn.Parameter(torch.log(torch.empty(heads).uniform_(1.0, 16.0)))
-        self.norm = HeadNorm(config.linear_value_head_dim, config.rms_norm_eps, "silu")
-        self.out_proj = nn.Linear(self.value, hidden, bias=False)
+        key = config.linear_num_key_heads * config.linear_key_head_dim
+        value = heads * config.linear_value_head_dim
+        self.convolved = [key, key, value]  # q, k, v
+        channels = sum(self.convolved)
+        self.in_proj_qkv = layers.linear(hidden, channels)
+        self.in_proj_z = layers.linear(hidden, value)
+        self.in_proj_b = layers.linear(hidden, heads)
+        self.in_proj_a = layers.linear(hidden, heads)
+        self.conv1d = layers.depthwise(channels, config.linear_conv_kernel_dim)
+        self.dt_bias = layers.initial_dt_bias(heads)
+        self.A_log = layers.initial_log_rates(heads)
+        self.norm = HeadNorm(config.linear_value_head_dim, config.rms_norm_eps, F.silu)
+        self.out_proj = layers.linear(value, hidden)
 
     def gates(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Log decay and write strength, each [batch, time, heads], float32."""
@@ -151,40 +130,25 @@ class GatedDeltaNet(nn.Module):
         )
         return g, torch.sigmoid(self.in_proj_b(hidden).float())
 
-    def forward(self, hidden: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
-        cfg = self.config
-        mixed = causal_conv(self.in_proj_qkv(hidden), self.conv1d.weight[:, 0], cache)
-        q, k, v = mixed.split([self.key, self.key, self.value], dim=-1)
-        q, k = (
-            l2_normalised(x.unflatten(-1, (-1, cfg.linear_key_head_dim)))
-            for x in (q, k)
+    def forward(self, hidden: Tensor, cache: layers.Cache | None = None) -> Tensor:
+        key, value = self.config.linear_key_head_dim, self.config.linear_value_head_dim
+        mixed = layers.causal_conv(
+            self.in_proj_qkv(hidden), self.conv1d.weight, None, cache
         )
-        v = v.unflatten(-1, (-1, cfg.linear_value_head_dim))
-        z = self.in_proj_z(hidden).unflatten(-1, (-1, cfg.linear_value_head_dim))
-        g, beta = self.gates(hidden)
-        state = None if cache is None else cache.get("state")
-        chunk = hidden.shape[1] if hidden.shape[1] % cfg.chunk else cfg.chunk
-        with torch.autocast(hidden.device.type, enabled=False):
-            o, state = gated_delta_rule(
-                q * cfg.linear_key_head_dim**-0.5, k, v, g, beta, chunk, state
-            )
-        if cache is not None:
-            cache["state"] = state
+        q, k, v = mixed.split(self.convolved, dim=-1)
+        q, k = (l2_normalised(x.unflatten(-1, (-1, key))) for x in (q, k))
+        v = v.unflatten(-1, (-1, value))
+        z = self.in_proj_z(hidden).unflatten(-1, (-1, value))
+        inputs = (q * key**-0.5, k, v, *self.gates(hidden))
+        o = layers.recur(gated_delta_rule, inputs, self.config.chunk_size, cache)
         return self.out_proj(self.norm(o, z).flatten(-2))
 
 
-class GatedAttention(nn.Module):
+class GatedAttention(layers.GroupedQueryAttention):
     """Causal attention with normalised q and k, rotation of the first dimensions, and an output gate."""
 
     def __init__(self, config: Qwen35Config) -> None:
-        super().__init__()
-        self.config = config
-        query = config.num_attention_heads * config.head_dim
-        key = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, 2 * query, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, key, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, key, bias=False)
-        self.o_proj = nn.Linear(query, config.hidden_size, bias=False)
+        super().__init__(config, 2 * config.head_dim)
         self.q_norm = ZeroCentredNorm(config.head_dim, config.rms_norm_eps)
         self.k_norm = ZeroCentredNorm(config.head_dim, config.rms_norm_eps)
 
@@ -200,88 +164,25 @@ class GatedAttention(nn.Module):
         c, s = angle.cos(), angle.sin()
         return torch.cat([a * c - b * s, b * c + a * s, rest], -1)
 
-    def forward(self, hidden: Tensor, cache: dict | None = None) -> Tensor:
-        if cache is not None:
-            raise NotImplementedError("attention here has no cache")
-        cfg = self.config
-        q, gate = self.q_proj(hidden).unflatten(-1, (-1, 2 * cfg.head_dim)).chunk(2, -1)
-        k = self.k_proj(hidden).unflatten(-1, (-1, cfg.head_dim))
-        v = self.v_proj(hidden).unflatten(-1, (-1, cfg.head_dim))
+    def forward(self, hidden: Tensor, cache: layers.Cache | None = None) -> Tensor:
+        q, k, v = self.projected(hidden)
+        q, gate = q.chunk(2, -1)
         q, k = self._rotated(self.q_norm(q)), self._rotated(self.k_norm(k))
-        share = cfg.num_attention_heads // cfg.num_key_value_heads
-        q, k, v = (x.to(v.dtype).transpose(1, 2) for x in (q, k, v))
-        k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        y = layers.attend(q.to(v.dtype), k.to(v.dtype), v, cache)
         return self.o_proj((y * torch.sigmoid(gate)).flatten(-2))
 
 
-class Layer(nn.Module):
-    """Mixer and feed-forward network, each after a norm and added to the residual."""
-
-    def __init__(self, config: Qwen35Config, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-        self.input_layernorm = ZeroCentredNorm(config.hidden_size, config.rms_norm_eps)
-        if kind == "linear_attention":
-            self.linear_attn = GatedDeltaNet(config)
-        else:
-            self.self_attn = GatedAttention(config)
-        self.post_attention_layernorm = ZeroCentredNorm(
-            config.hidden_size, config.rms_norm_eps
-        )
-        self.mlp = SwiGlu(config.hidden_size, config.intermediate_size)
-
-    @property
-    def mixer(self) -> nn.Module:
-        """The attention of this layer, of whichever kind."""
-        return self.linear_attn if self.kind == "linear_attention" else self.self_attn
-
-    def forward(
-        self,
-        hidden: Tensor,
-        dropout: Tensor | None = None,
-        cache: dict[str, Tensor] | None = None,
-    ) -> Tensor:
-        out = self.mixer(self.input_layernorm(hidden), cache).float()
-        hidden = hidden + dropped(out, dropout)
-        out = self.mlp(self.post_attention_layernorm(hidden)).float()
-        return hidden + dropped(out, dropout)
+def _layer(config: Qwen35Config, kind: str) -> layers.DecoderLayer:
+    name, mixer = {
+        "linear_attention": ("linear_attn", GatedDeltaNet),
+        "full_attention": ("self_attn", GatedAttention),
+    }[kind]
+    return layers.DecoderLayer(config, name, mixer(config), ZeroCentredNorm)
 
 
-class Qwen35(nn.Module):
-    """The whole model: token ids [batch, time] to the hidden states before the output projection."""
+class Qwen35(layers.LanguageModel):
+    """A model of the family."""
 
     def __init__(self, config: Qwen35Config) -> None:
-        super().__init__()
-        self.config = config
-        self.model = nn.Module()
-        self.model.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.model.layers = nn.ModuleList(
-            Layer(config, kind) for kind in config.layer_types
-        )
-        self.model.norm = ZeroCentredNorm(config.hidden_size, config.rms_norm_eps)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        initialise(self)
-
-    @property
-    def layers(self) -> nn.ModuleList:
-        """The decoder layers."""
-        return self.model.layers
-
-    def forward(
-        self,
-        ids: Tensor,
-        dropout: Tensor | None = None,
-        caches: list[dict[str, Tensor]] | None = None,
-    ) -> Tensor:
-        """Hidden states; ``caches``, one dict a layer, carry the recurrent states between calls."""
-        hidden = self.model.embed_tokens(ids)
-        for i, layer in enumerate(self.model.layers):
-            hidden = layer(hidden, dropout, None if caches is None else caches[i])
-        return self.model.norm(hidden)
-
-    def logits(self, ids: Tensor) -> Tensor:
-        """Logits [batch, time, vocab], float32; any length (padded to whole chunks inside)."""
-        time = ids.shape[1]
-        pad = -time % self.config.chunk
-        return self.lm_head(self(F.pad(ids, (0, pad)))[:, :time]).float()
+        norm = ZeroCentredNorm(config.hidden_size, config.rms_norm_eps)
+        super().__init__(config, _layer, config.layer_types, norm)

@@ -9,13 +9,13 @@ text's folder given, also ``tiktoken`` and ``regex``, and checks the result.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
 from pathlib import Path
 
 from tokenizers import Tokenizer, pre_tokenizers
 
+import arguments
 import corpus
 import vocabulary
 
@@ -99,12 +99,10 @@ def check(source: Path, out: Path, text: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    parser = arguments.parser(
+        __doc__, source="folder with tokenizer.json", model="folder to write to"
     )
-    parser.add_argument("source", type=Path, help="folder with tokenizer.json")
-    parser.add_argument("model", type=Path, help="folder to write to")
-    parser.add_argument("--text", type=Path, help="output folder of fetch_text.py")
+    parser.add_argument("--text", type=Path, help=arguments.TEXT)
     args = parser.parse_args()
     convert(args.source, args.model)
     if args.text:

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import platform
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import arguments
 import families
 import heldout
+import scoring
 import transplant
 import vocabulary
+from batches import Batches
+from optimizers import make_optimizers, rate
 
 # What the bundled models of each family were trained with.
 DEFAULTS: dict[str, dict[str, object]] = {
@@ -56,11 +58,9 @@ _ON_CPU: dict[str, object] = {
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    parser = arguments.parser(
+        __doc__, text=arguments.TEXT, model="model folder; holds the tokenizer"
     )
-    parser.add_argument("text", type=Path, help="output folder of fetch_text.py")
-    parser.add_argument("model", type=Path, help="model folder; holds the tokenizer")
     parser.add_argument("--family", choices=DEFAULTS, default="nemotron_h")
     parser.add_argument("--device", choices=("cuda", "cpu"))
     parser.add_argument("--threads", type=int, help="CPU threads")
@@ -134,140 +134,74 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
-def make_optimizers(
-    model: nn.Module, args: argparse.Namespace
-) -> list[torch.optim.Optimizer]:
-    """AdamW with weight decay on matrices only, or Muon for the matrices and AdamW for the rest.
-
-    Muon's update is scaled to the size of AdamW's, so that both take the same rate.
-    """
-    inner, outer, keep = [], [], []
-    for name, p in model.named_parameters():
-        if "embed" in name or p.ndim != 2:
-            keep.append(p)
-        else:
-            (outer if name == "lm_head.weight" else inner).append(p)
-    groups = [
-        {"params": outer, "weight_decay": args.weight_decay},
-        {"params": keep, "weight_decay": 0.0},
-    ]
-    if args.optimizer == "adamw":
-        groups[0]["params"] = inner + outer
-    result: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), eps=1e-8, fused=True)
-    ]
-    if args.optimizer == "muon":
-        result.append(
-            torch.optim.Muon(
-                inner,
-                lr=args.lr,
-                weight_decay=args.weight_decay,
-                adjust_lr_fn="match_rms_adamw",
-            )
-        )
-    return result
-
-
-def rate(step: int, args: argparse.Namespace) -> float:
-    """Learning rate: linear warm-up, then as ``--schedule`` says."""
-    warm = min(args.warmup, args.steps // 4 + 1)
-    if step < warm:
-        return args.lr * (step + 1) / warm
-    if args.schedule == "hold":
-        return args.lr * min(1.0, (args.steps - step) / (0.4 * args.steps))
-    done = (step - warm) / max(1, args.steps - warm)
-    return args.lr * (0.01 + 0.99 * 0.5 * (1.0 + math.cos(math.pi * done)))
-
-
-class Batches:
-    """Random windows of the two training streams; both streams live on the device."""
-
-    def __init__(
-        self,
-        documents: list[heldout.EncodedDocument],
-        words: vocabulary.Vocabulary,
-        args: argparse.Namespace,
-    ) -> None:
-        self.words, self.device, self.share = words, args.device, args.austen_share
-        self.tokens = args.rows * args.lengths[0]
-        self.streams = {}
-        for name in ("austen", "python"):
-            parts = [
-                np.concatenate([[words.bos], d.ids, [words.eos]])
-                for d in documents
-                if d.corpus == name and not d.held_out
-            ]
-            self.streams[name] = torch.from_numpy(np.concatenate(parts)).to(args.device)
-        self.generator = torch.Generator(args.device).manual_seed(args.seed)
-
-    def rows(self, length: int) -> dict[str, int]:
-        """Rows of each corpus in a step of this length."""
-        rows = self.tokens // length
-        austen = round(rows * self.share)
-        return {"austen": austen, "python": rows - austen}
-
-    def next(self, length: int) -> tuple[Tensor, Tensor]:
-        """Draw inputs and targets, each [rows, length].
-
-        In every second row (by chance) the first input is bos, so that text which begins anywhere
-        after a bos, as prompts do, is nothing new to the model.
-        """
-        parts = []
-        span = torch.arange(length + 1, device=self.device)
-        for name, count in self.rows(length).items():
-            stream = self.streams[name]
-            start = torch.randint(
-                len(stream) - length,
-                (count, 1),
-                generator=self.generator,
-                device=self.device,
-            )
-            parts.append(stream[start + span])
-        block = torch.cat(parts)
-        inputs = block[:, :-1].contiguous()
-        coin = torch.rand(len(inputs), generator=self.generator, device=self.device)
-        inputs[:, 0] = torch.where(coin < 0.5, self.words.bos, inputs[:, 0])
-        return inputs, block[:, 1:].contiguous()
-
-
-@torch.no_grad()
 def held_out_nats(
     model: nn.Module,
     documents: list[heldout.EncodedDocument],
-    words: vocabulary.Vocabulary,
+    bos: int,
     args: argparse.Namespace,
     share: int,
-) -> tuple[dict[str, float], dict[str, int]]:
-    """Sum -ln p of the held-out tokens, per corpus, and count them; every ``share``-th window.
+) -> dict[str, float]:
+    """Mean -ln p of the held-out tokens, per corpus, in every ``share``-th window.
 
     Runs the forward of training (KDA's block form); dropout is only where it is asked for.
     """
-    nats, count = {}, {}
+
+    def logits_of(ids: Tensor) -> Tensor:
+        with torch.autocast(args.device, torch.bfloat16):
+            return model.lm_head(model(ids))
+
     length = max(args.lengths)
     rows = max(1, args.rows * args.lengths[0] // length)
     torch.compiler.set_stance("force_eager")
-    for name in ("austen", "python"):
-        parts = [
-            heldout.windows(d.ids, length, words.bos)
-            for d in documents
-            if d.held_out and d.corpus == name
-        ]
-        x, y, s = (
-            torch.from_numpy(np.concatenate(p)[::share]).to(args.device)
-            for p in zip(*parts, strict=True)
-        )
-        total = 0.0
-        for at in range(0, len(x), rows):
-            cut = slice(at, at + rows)
-            with torch.autocast(args.device, torch.bfloat16):
-                logits = model.lm_head(model(x[cut])).float()
-            loss = F.cross_entropy(
-                logits.flatten(0, 1), y[cut].flatten(), reduction="none"
-            )
-            total += float(loss[s[cut].flatten()].double().sum())
-        nats[name], count[name] = total, int(s.sum())
+    nats, count = scoring.nats(
+        logits_of, documents, bos, args.device, length, rows, share
+    )
     torch.compiler.set_stance("default")
-    return nats, count
+    return {c: nats[c] / count[c] for c in nats}
+
+
+class SavedState:
+    """The whole training state in a file, if one is named."""
+
+    def __init__(
+        self,
+        file: Path | None,
+        model: nn.Module,
+        optimizers: list[torch.optim.Optimizer],
+        batches: Batches,
+    ) -> None:
+        self.file, self.model = file, model
+        self.optimizers, self.batches = optimizers, batches
+
+    def restore(self) -> tuple[int, float, list[dict]]:
+        """Go on from the file if there is one: steps done, seconds spent and the log."""
+        if not self.file or not self.file.exists():
+            return 0, 0.0, []
+        kept = torch.load(self.file, weights_only=True)
+        self.model.load_state_dict(kept["model"])
+        for optimizer, values in zip(self.optimizers, kept["optimizers"], strict=True):
+            optimizer.load_state_dict(values)
+        self.batches.generator.set_state(kept["batches"])
+        torch.set_rng_state(kept["rng"])
+        print(f"going on after step {kept['step']}", flush=True)
+        return kept["step"], kept["seconds"], kept["log"]
+
+    def keep(self, step: int, seconds: float, log: list[dict]) -> None:
+        """Write the file anew; the old one stays whole until then."""
+        if not self.file:
+            return
+        values = {
+            "model": self.model.state_dict(),
+            "optimizers": [o.state_dict() for o in self.optimizers],
+            "batches": self.batches.generator.get_state(),
+            "rng": torch.get_rng_state(),
+            "step": step,
+            "seconds": seconds,
+            "log": log,
+        }
+        partial = self.file.with_suffix(".part")
+        torch.save(values, partial)
+        partial.replace(self.file)
 
 
 def main() -> None:
@@ -303,33 +237,8 @@ def main() -> None:
             layer.compile(dynamic=False)
         loss_of = torch.compile(loss_of, dynamic=False)
 
-    first, spent, log = 0, 0.0, []
-    if args.state and args.state.exists():
-        kept = torch.load(args.state, weights_only=True)
-        model.load_state_dict(kept["model"])
-        for optimizer, values in zip(optimizers, kept["optimizers"], strict=True):
-            optimizer.load_state_dict(values)
-        batches.generator.set_state(kept["batches"])
-        torch.set_rng_state(kept["rng"])
-        first, spent, log = kept["step"], kept["seconds"], kept["log"]
-        print(f"going on after step {first}", flush=True)
-
-    def keep(step: int) -> None:
-        families.export(model, args.model)
-        if args.state:
-            values = {
-                "model": model.state_dict(),
-                "optimizers": [o.state_dict() for o in optimizers],
-                "batches": batches.generator.get_state(),
-                "rng": torch.get_rng_state(),
-                "step": step,
-                "seconds": spent + time.monotonic() - began,
-                "log": log,
-            }
-            partial = args.state.with_suffix(".part")
-            torch.save(values, partial)
-            partial.replace(args.state)
-
+    state = SavedState(args.state, model, optimizers, batches)
+    first, spent, log = state.restore()
     losses, marked, marked_step = [], time.monotonic(), first
     for step in range(first, args.steps):
         for optimizer in optimizers:
@@ -369,12 +278,12 @@ def main() -> None:
             losses, marked, marked_step = [], now, step + 1
         end = step + 1 == args.steps
         if (step + 1) % args.evaluate_every == 0 or end:
-            nats, count = held_out_nats(
-                model, documents, words, args, 1 if end else args.evaluate_share
-            )
-            log.append({"step": step + 1, **{c: nats[c] / count[c] for c in nats}})
+            share = 1 if end else args.evaluate_share
+            nats = held_out_nats(model, documents, words.bos, args, share)
+            log.append({"step": step + 1, **nats})
             print("held out:", json.dumps(log[-1]), flush=True)
-            keep(step + 1)
+            families.export(model, args.model)
+            state.keep(step + 1, spent + time.monotonic() - began, log)
             marked, marked_step = time.monotonic(), step + 1
 
     record = {

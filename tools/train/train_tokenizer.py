@@ -7,9 +7,7 @@ package ``tokenizers``.
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
 
 from tokenizers import (
     AddedToken,
@@ -22,6 +20,7 @@ from tokenizers import (
     trainers,
 )
 
+import arguments
 import corpus
 
 VOCAB_SIZE = 2048
@@ -68,12 +67,9 @@ def train(documents: list[corpus.Document]) -> Tokenizer:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("text", type=Path, help="output folder of fetch_text.py")
-    parser.add_argument("model", type=Path, help="model folder to write to")
-    args = parser.parse_args()
+    args = arguments.parser(
+        __doc__, text=arguments.TEXT, model="model folder to write to"
+    ).parse_args()
 
     documents = corpus.load(args.text)
     tokenizer = train(documents)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import families
 import vocabulary
 from kimi_linear import KimiDeltaAttention, KimiLinear
-from model import Attention, Mamba2, Mlp
+from nemotron_h import Attention, Mamba2, Mlp
 from qwen3_5 import GatedAttention, GatedDeltaNet, Qwen35
 
 
@@ -44,52 +44,57 @@ def _pairs(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(0, (heads, -1)).mean(1)
 
 
+class _Parts:
+    """Weights of a Mamba-2 mixer by what they make: rows of its projection, taps of its convolution."""
+
+    def __init__(self, mixer: Mamba2) -> None:
+        inner, heads = mixer.convolved[0], mixer.config.mamba_num_heads
+        self.z, self.x, self.b, self.c, self.dt = mixer.in_proj.weight.split(
+            [inner, *mixer.convolved, heads]
+        )
+        self.taps_x, self.taps_b, self.taps_c = mixer.conv1d.weight.split(
+            mixer.convolved
+        )
+        # The norm's weight has no place of its own before the output projection.
+        self.out = mixer.out_proj.weight * mixer.norm.weight
+
+
 def _gdn(new: GatedDeltaNet, old: Mamba2) -> None:
-    wide = old.config.n_groups * old.config.ssm_state_size
-    heads = new.config.linear_num_value_heads
-    z, x, b, c, dt = old.in_proj.weight.split(
-        [old.inner, old.inner, wide, wide, old.config.mamba_num_heads]
-    )
-    taps_x, taps_b, taps_c = old.conv1d.weight.split([old.inner, wide, wide])
-    new.in_proj_qkv.weight.copy_(torch.cat([c, b, x]))
-    new.conv1d.weight.copy_(torch.cat([taps_c, taps_b, taps_x]))
-    new.in_proj_z.weight.copy_(z)
-    new.in_proj_a.weight.copy_(_pairs(dt, heads))
-    new.in_proj_b.weight.copy_(_pairs(dt, heads))
+    parts, heads = _Parts(old), new.config.linear_num_value_heads
+    new.in_proj_qkv.weight.copy_(torch.cat([parts.c, parts.b, parts.x]))
+    new.conv1d.weight.copy_(torch.cat([parts.taps_c, parts.taps_b, parts.taps_x]))
+    new.in_proj_z.weight.copy_(parts.z)
+    new.in_proj_a.weight.copy_(_pairs(parts.dt, heads))
+    new.in_proj_b.weight.copy_(_pairs(parts.dt, heads))
     new.dt_bias.copy_(_pairs(old.dt_bias, heads))
     new.A_log.copy_(_pairs(old.A_log, heads))
-    new.out_proj.weight.copy_(old.out_proj.weight * old.norm.weight)
+    new.out_proj.weight.copy_(parts.out)
 
 
 def _kda(new: KimiDeltaAttention, old: Mamba2) -> None:
-    wide = old.config.n_groups * old.config.ssm_state_size
-    heads = new.config.linear_num_heads
-    z, x, b, c, dt = old.in_proj.weight.split(
-        [old.inner, old.inner, wide, wide, old.config.mamba_num_heads]
-    )
-    taps_x, taps_b, taps_c = old.conv1d.weight.split([old.inner, wide, wide])
-    new.q_proj.weight.copy_(c.repeat(heads, 1))
-    new.k_proj.weight.copy_(b.repeat(heads, 1))
-    new.v_proj.weight.copy_(x)
-    new.q_conv1d.weight.copy_(taps_c.repeat(heads, 1, 1))
-    new.k_conv1d.weight.copy_(taps_b.repeat(heads, 1, 1))
-    new.v_conv1d.weight.copy_(taps_x)
-    new.b_proj.weight.copy_(_pairs(dt, heads))
+    parts, heads = _Parts(old), new.config.linear_num_heads
+    new.q_proj.weight.copy_(parts.c.repeat(heads, 1))
+    new.k_proj.weight.copy_(parts.b.repeat(heads, 1))
+    new.v_proj.weight.copy_(parts.x)
+    new.q_conv1d.weight.copy_(parts.taps_c.repeat(heads, 1, 1))
+    new.k_conv1d.weight.copy_(parts.taps_b.repeat(heads, 1, 1))
+    new.v_conv1d.weight.copy_(parts.taps_x)
+    new.b_proj.weight.copy_(_pairs(parts.dt, heads))
     size = new.config.linear_head_dim
     new.dt_bias.copy_(_pairs(old.dt_bias, heads).repeat_interleave(size))
     new.A_log.copy_(_pairs(old.A_log, heads).view(1, 1, heads, 1))
     # The decay of every channel begins as that of its head: rank one a head of the low-rank gate.
-    rows = _pairs(dt, heads)
+    rows = _pairs(parts.dt, heads)
     new.f_a_proj.weight[:heads].copy_(rows)
     new.f_b_proj.weight.mul_(0.1)
     for h in range(heads):
         new.f_b_proj.weight[h * size : (h + 1) * size, :heads].zero_()
         new.f_b_proj.weight[h * size : (h + 1) * size, h].fill_(1.0)
-    u, s, v = torch.linalg.svd(z, full_matrices=False)
+    u, s, v = torch.linalg.svd(parts.z, full_matrices=False)
     root = s[:size].sqrt()
     new.g_a_proj.weight.copy_(root[:, None] * v[:size])
     new.g_b_proj.weight.copy_(u[:, :size] * root)
-    new.o_proj.weight.copy_(old.out_proj.weight * old.norm.weight)
+    new.o_proj.weight.copy_(parts.out)
 
 
 def _attention(new: GatedAttention, old: Attention) -> None:
@@ -124,10 +129,10 @@ def begin_from(
     """
     old, theirs = families.load(folder), vocabulary.load(folder)
     order = _vocabulary_order(words, theirs, model.config.vocab_size)
-    model.model.embed_tokens.weight.copy_(old.backbone.embeddings.weight[order])
+    model.embeddings.weight.copy_(old.embeddings.weight[order])
     model.lm_head.weight.copy_(old.lm_head.weight[order])
     centre = 1.0 if isinstance(model, Qwen35) else 0.0
-    model.model.norm.weight.copy_(old.backbone.norm_f.weight - centre)
+    model.last_norm.weight.copy_(old.last_norm.weight - centre)
     blocks = list(old.layers)
     mamba = [b for b in blocks if isinstance(b.mixer, Mamba2)]
     attention = [b for b in blocks if isinstance(b.mixer, Attention)]
