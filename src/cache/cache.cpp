@@ -39,13 +39,16 @@ Result<CacheBytes> cache_bytes(const CacheConfig& config) {
 
 Result<double> state_bytes_per_token(const CacheConfig& config, double step_tokens,
                                      double accepted_tokens) {
-  REPLAYSSM_RETURN_IF_ERROR(check_config(config));
-  if (!(step_tokens >= 1.0) || !(step_tokens <= kMaxStepTokens) || !(accepted_tokens > 0.0) ||
-      !(accepted_tokens <= step_tokens)) {
-    return invalid_argument("required 0 < accepted_tokens <= step_tokens and 1 <= step_tokens <= ",
-                            kMaxStepTokens, ", given ", accepted_tokens, " and ", step_tokens);
-  }
-  return traffic_per_token(config, step_tokens, accepted_tokens);
+  return guard([&]() -> Result<double> {
+    REPLAYSSM_RETURN_IF_ERROR(check_config(config));
+    if (!(step_tokens >= 1.0) || !(step_tokens <= kMaxStepTokens) || !(accepted_tokens > 0.0) ||
+        !(accepted_tokens <= step_tokens)) {
+      return invalid_argument(
+          "required 0 < accepted_tokens <= step_tokens and 1 <= step_tokens <= ", kMaxStepTokens,
+          ", given ", accepted_tokens, " and ", step_tokens);
+    }
+    return traffic_per_token(config, step_tokens, accepted_tokens);
+  });
 }
 
 Result<Cache> Cache::create(const CacheConfig& config) {

@@ -77,6 +77,7 @@ Status Cache::Impl::place_memory() {
   const std::vector<TensorSpec> specs = tensor_specs(config_);
   std::vector<TensorMemory> memory = config_.memory;
   if (memory.empty()) {
+    owned_.reserve(specs.size());  // nothing may throw between an allocation and its owner
     for (const TensorSpec& spec : specs) {
       const std::int64_t stride = align_up(spec.bytes, spec.alignment);
       void* base = backend_->allocate(spec.count * stride);

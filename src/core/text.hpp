@@ -12,6 +12,7 @@ namespace replayssm {
 template <typename... Parts>
 [[nodiscard]] std::string concat(const Parts&... parts) {
   std::ostringstream stream;
+  stream.exceptions(std::ios::badbit);  // a failed allocation must not shorten the text silently
   (stream << ... << parts);
   return stream.str();
 }

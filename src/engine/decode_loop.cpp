@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/guard.hpp"
 #include "core/text.hpp"
 #include "engine/drafter.hpp"
 #include "engine/engine_impl.hpp"
@@ -28,18 +29,31 @@ bool Engine::Impl::Job::done() const {
          });
 }
 
+// Sequences that admitted requests have still to fork.
+std::int64_t Engine::Impl::reserved() const {
+  std::int64_t sequences = 0;
+  for (const auto& [id, job] : jobs_) {
+    if (!job.admitted || job.done()) continue;
+    sequences += job.request.continuations - static_cast<std::int64_t>(job.texts.size());
+  }
+  return sequences;
+}
+
 Status Engine::Impl::admit() {
+  std::int64_t free = runner_->free_sequences() - reserved();
   for (auto& [id, job] : jobs_) {
     if (job.admitted) continue;
     // First come, first served: a large request is not overtaken for ever by small ones.
-    if (runner_->free_sequences() - reserved_ < job.request.continuations) return {};
+    if (free < job.request.continuations) return {};
+    // All allocations come first, so that none fails while a sequence belongs to no text.
+    job.texts.reserve(static_cast<std::size_t>(job.request.continuations));
     Text text = make_text(job, 0);
     const Result<std::int32_t> sequence = runner_->open(text.sampling.seed);
     if (!sequence.ok()) return sequence.status();
     text.sequence = *sequence;
     job.texts.push_back(std::move(text));
     job.admitted = true;
-    reserved_ += job.request.continuations - 1;
+    free -= job.request.continuations;
   }
   return {};
 }
@@ -142,18 +156,9 @@ Status Engine::Impl::start_continuations(std::size_t row) {
   Job& job = *owners_[row].job;
   const auto prompt = static_cast<std::int64_t>(job.request.prompt.size());
   for (std::int32_t i = 1; i < job.request.continuations; ++i) {
-    const Result<std::int32_t> sequence = runner_->fork(job.texts.front().sequence);
-    if (!sequence.ok()) {
-      // The prompt is committed and no first token is chosen: nothing of the request can go on.
-      for (Text& started : job.texts) {
-        started.finish = FinishReason::kCancelled;
-        (void)close(started);
-      }
-      reserved_ -= job.request.continuations - i;
-      return sequence.status();
-    }
-    --reserved_;
     Text text = make_text(job, i);
+    const Result<std::int32_t> sequence = runner_->fork(job.texts.front().sequence);
+    if (!sequence.ok()) return sequence.status();
     text.sequence = *sequence;
     job.texts.push_back(std::move(text));
   }
@@ -238,13 +243,34 @@ void Engine::Impl::account_time(double seconds) {
 }
 
 Result<bool> Engine::Impl::step(const TokenCallback& callback) {
-  using Clock = std::chrono::steady_clock;
   cancelled_ = false;
+  ran_ = false;
+  owners_.clear();
+  Result<bool> more = guard([&] { return advance(callback); });
+  if (!more.ok()) end_failed_forward();
+  return more;
+}
+
+// A request goes on after a failure only where the forward left it as it was: its slot is whole and
+// no chosen token of it is lost.
+void Engine::Impl::end_failed_forward() {
+  runner_->abandon();
+  for (const RowOwner& owner : owners_) {
+    const std::int32_t sequence = owner.job->texts[owner.text].sequence;
+    if (!ran_ && sequence >= 0 && runner_->whole(sequence)) continue;
+    // The failure of the step is the one to report.
+    (void)guard([&] { return cancel(*owner.job); });
+  }
+}
+
+Result<bool> Engine::Impl::advance(const TokenCallback& callback) {
+  using Clock = std::chrono::steady_clock;
   REPLAYSSM_RETURN_IF_ERROR(admit());
   build_rows();
   if (rows_.empty()) return false;
   const auto start = Clock::now();
   REPLAYSSM_RETURN_IF_ERROR(runner_->forward(rows_));
+  ran_ = true;
   REPLAYSSM_RETURN_IF_ERROR(choose_tokens());
   REPLAYSSM_RETURN_IF_ERROR(runner_->commit(accepted_));
   for (std::size_t row = 0; row < rows_.size(); ++row) {

@@ -161,26 +161,36 @@ Status Engine::Impl::cancel(std::int64_t request) {
   const auto found = jobs_.find(request);
   if (found == jobs_.end())
     return error(StatusCode::kNotFound, "engine: there is no request ", request);
-  Job& job = found->second;
-  // Continuations that have not been forked yet, or a request that never ran, end as empty texts.
-  const auto started = static_cast<std::int32_t>(job.texts.size());
-  if (job.admitted) reserved_ -= job.request.continuations - started;
+  return cancel(found->second);
+}
+
+Status Engine::Impl::cancel(Job& job) {
   job.admitted = true;
-  for (std::int32_t i = started; i < job.request.continuations; ++i) {
-    job.texts.push_back(make_text(job, i));
-  }
   Status first;
   for (Text& text : job.texts) {
     if (text.finish == FinishReason::kRunning) text.finish = FinishReason::kCancelled;
     Status status = close(text);
     if (first.ok()) first = std::move(status);
   }
+  // Continuations that have not been forked yet, or a request that never ran, end as empty texts.
+  for (auto i = static_cast<std::int32_t>(job.texts.size()); i < job.request.continuations; ++i) {
+    Text text = make_text(job, i);
+    text.finish = FinishReason::kCancelled;
+    job.texts.push_back(std::move(text));
+  }
   return first;
 }
 
 Status Engine::Impl::cancel_all() {
-  for (auto& [id, job] : jobs_) REPLAYSSM_RETURN_IF_ERROR(cancel(id));
+  for (auto& [id, job] : jobs_) REPLAYSSM_RETURN_IF_ERROR(cancel(job));
   return {};
+}
+
+void Engine::Impl::drop(std::int64_t request) {
+  const auto found = jobs_.find(request);
+  if (found == jobs_.end()) return;
+  for (Text& text : found->second.texts) (void)close(text);
+  jobs_.erase(found);
 }
 
 Result<std::vector<SequenceOutput>> Engine::Impl::take(std::int64_t request) {
@@ -198,11 +208,24 @@ Result<std::vector<SequenceOutput>> Engine::Impl::take(std::int64_t request) {
 Result<Generation> Engine::Impl::generate(std::span<const Request> requests,
                                           const TokenCallback& callback) {
   for (const Request& request : requests) REPLAYSSM_RETURN_IF_ERROR(check(request));
-  std::vector<std::int64_t> ids;
+  // However the call ends, nothing of it stays behind.
+  struct Call {
+    explicit Call(Impl& of) : engine(of), before(std::exchange(of.stats_, Stats{})) {}
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    ~Call() {
+      for (const std::int64_t id : ids) engine.drop(id);
+      engine.stats_ = before;
+    }
+    Impl& engine;
+    Stats before;
+    std::vector<std::int64_t> ids;
+  } call(*this);
+  std::vector<std::int64_t>& ids = call.ids;
+  ids.reserve(requests.size());
   for (std::size_t i = 0; i < requests.size(); ++i) {
     ids.push_back(submit(requests[i], static_cast<std::int64_t>(i)));
   }
-  const Stats before = std::exchange(stats_, Stats{});
   Generation generation;
   const auto unfinished = [&] {
     return std::any_of(ids.begin(), ids.end(),
@@ -213,17 +236,10 @@ Result<Generation> Engine::Impl::generate(std::span<const Request> requests,
     if (more.ok() && !*more && unfinished()) {
       more = error(StatusCode::kInternal, "engine: requests are left and none can run");
     }
-    if (!more.ok()) {
-      for (const std::int64_t id : ids) {
-        (void)cancel(id);  // the step's failure is the one to report
-        jobs_.erase(id);
-      }
-      return more.status();
-    }
+    if (!more.ok()) return more.status();
     generation.cancelled = generation.cancelled || cancelled_;
   }
   generation.stats = stats();
-  stats_ = before;
   for (const std::int64_t id : ids) {
     Result<std::vector<SequenceOutput>> outputs = take(id);
     if (!outputs.ok()) return outputs.status();

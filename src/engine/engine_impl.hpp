@@ -57,6 +57,8 @@ class REPLAYSSM_HIDDEN Engine::Impl {
                                     std::optional<std::int64_t> event_request);
   [[nodiscard]] Result<bool> step(const TokenCallback& callback);
   [[nodiscard]] Status cancel(std::int64_t request);
+  // Closes what a request runs and forgets it.
+  void drop(std::int64_t request);
   [[nodiscard]] Result<std::vector<SequenceOutput>> take(std::int64_t request);
   [[nodiscard]] Result<Generation> generate(std::span<const Request> requests,
                                             const TokenCallback& callback);
@@ -91,7 +93,11 @@ class REPLAYSSM_HIDDEN Engine::Impl {
     return options_.draft == DraftKind::kNone ? 1 : 1 + options_.draft_tokens;
   }
   [[nodiscard]] Text make_text(const Job& job, std::int32_t continuation) const;
+  [[nodiscard]] std::int64_t reserved() const;
+  [[nodiscard]] Status cancel(Job& job);
   [[nodiscard]] Status admit();
+  [[nodiscard]] Result<bool> advance(const TokenCallback& callback);
+  void end_failed_forward();
   void build_rows();
   void add_step_row(Job& job, std::size_t index);
   [[nodiscard]] Status choose_tokens();
@@ -113,9 +119,9 @@ class REPLAYSSM_HIDDEN Engine::Impl {
 
   std::map<std::int64_t, Job> jobs_;  // by id, which is the order of arrival
   std::int64_t next_job_ = 0;
-  std::int64_t reserved_ = 0;  // sequences that admitted requests have still to fork
-  bool finite_ = true;         // every logit so far was a number
-  bool cancelled_ = false;     // by a callback, in the current step
+  bool finite_ = true;      // every logit so far was a number
+  bool cancelled_ = false;  // by a callback, in the current step
+  bool ran_ = false;        // the layers of the current step have run
 
   // The current step.
   std::vector<engine::RunnerRow> rows_;

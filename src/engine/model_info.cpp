@@ -87,7 +87,9 @@ Result<ModelInfo> describe_model(const std::string& path, const model::ModelConf
   const CacheConfig cache =
       cache_config(info.recurrent, activation_dtype(info.compute), DecodeMode::kReplay, 16, 1, 1);
   if (const auto bytes = replayssm::cache_bytes(cache); !bytes.ok()) {
-    return error(StatusCode::kUnsupported, "model: ", bytes.status().message());
+    const bool memory = bytes.status().code() == StatusCode::kResourceExhausted;
+    return error(memory ? StatusCode::kResourceExhausted : StatusCode::kUnsupported,
+                 "model: ", bytes.status().message());
   }
   return info;
 }

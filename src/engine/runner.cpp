@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/guard.hpp"
 #include "core/text.hpp"
 
 namespace replayssm::engine {
@@ -96,9 +97,10 @@ Result<std::int32_t> Runner::open(std::uint64_t seed) {
     return error(StatusCode::kResourceExhausted, "engine: all ", options_.max_sequences,
                  " sequences are in use; close one or raise max_sequences");
   }
+  model::KvCache kv(kv_shape_);  // first, so that a failed allocation loses no slot
   const Result<std::int64_t> slot = cache_->acquire(seed);
   if (!slot.ok()) return slot.status();
-  return take_entry(*slot, model::KvCache(kv_shape_));
+  return take_entry(*slot, std::move(kv));
 }
 
 Result<std::int32_t> Runner::fork(std::int32_t sequence) {
@@ -107,9 +109,10 @@ Result<std::int32_t> Runner::fork(std::int32_t sequence) {
                  " sequences are in use; close one or raise max_sequences");
   }
   const Sequence& source = *sequences_[static_cast<std::size_t>(sequence)];
+  model::KvCache kv = source.kv.fork();
   const Result<std::int64_t> slot = cache_->fork(source.slot);
   if (!slot.ok()) return slot.status();
-  return take_entry(*slot, source.kv.fork());
+  return take_entry(*slot, std::move(kv));
 }
 
 Status Runner::close(std::int32_t sequence) {
@@ -216,7 +219,7 @@ Status Runner::forward(std::span<const RunnerRow> rows) {
   description.tokens = row_tokens_.data();
   description.prefill = row_prefill_.data();
   REPLAYSSM_RETURN_IF_ERROR(cache_->begin(description));
-  const Status status = run_layers();
+  const Status status = guard([&] { return run_layers(); });
   if (!status.ok()) {
     (void)cache_->abort();  // the first failure is the one to report
     return status;
@@ -232,6 +235,16 @@ Status Runner::run_layers() {
   logits_.resize(wanted * static_cast<std::size_t>(model_.config().vocab_size));
   if (keep_hidden_) hidden_.resize(wanted * static_cast<std::size_t>(model_.config().hidden_size));
   return forward_.logits(logit_positions_, keep_hidden_ ? hidden_.data() : nullptr, logits_.data());
+}
+
+void Runner::abandon() {
+  open_ = false;
+  (void)cache_->abort();  // the failure that led here is the one to report
+}
+
+bool Runner::whole(std::int32_t sequence) const {
+  const Result<SlotInfo> slot = cache_->info(sequences_[static_cast<std::size_t>(sequence)]->slot);
+  return slot.ok() && (slot->error & kSlotTorn) == 0;
 }
 
 std::size_t Runner::logits_index(std::size_t row, std::int64_t token) const {

@@ -75,6 +75,10 @@ class Runner {
   void keep_hidden(bool keep) { keep_hidden_ = keep; }
   // Keeps the first accepted[row] tokens of each row (prefill rows: all of them).
   [[nodiscard]] Status commit(std::span<const std::int32_t> accepted);
+  // Ends the open pass without a commit, if there is one.
+  void abandon();
+  // False: a pass that failed or was abandoned has torn the sequence; it can only be closed.
+  [[nodiscard]] bool whole(std::int32_t sequence) const;
 
   [[nodiscard]] const Cache& cache() const { return *cache_; }
   [[nodiscard]] std::int64_t kv_bytes() const;

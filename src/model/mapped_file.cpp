@@ -36,6 +36,8 @@ class Descriptor {
 
 Status system_error(StatusCode code, const std::filesystem::path& path, const char* what,
                     int error) {
+  // What the process lacks says nothing about the file.
+  if (error == ENOMEM || error == EMFILE || error == ENFILE) code = StatusCode::kResourceExhausted;
   return Status(code, path_in_quotes(path.native()) + ": " + what + ": " +
                           std::system_category().message(error));
 }

@@ -1,4 +1,8 @@
-// No allocation in a forward, and bytes() is what is allocated: operator new is counted.
+// No allocation in a forward, bytes() is what is allocated, and one that fails leaves nothing
+// behind: operator new is counted.
+#include <new>
+
+#include "core/text.hpp"
 #include "tests/core/counted_new.hpp"
 #include "tests/core/small_cache.hpp"
 
@@ -52,6 +56,51 @@ TEST_P(CoreMemory, AForwardAllocatesNothing) {
   const std::int64_t then = allocations.load();
   EXPECT_FALSE(cache.fold().ok());
   EXPECT_GT(allocations.load(), then);
+}
+
+// Fails each allocation of `run` in turn, until none is left to fail, and gives the outcomes to
+// `check`.
+template <typename Run, typename Check>
+void fail_each_allocation(Run run, Check check) {
+  for (std::int64_t nth = 1;; ++nth) {
+    const std::int64_t before = unreturned.load();
+    failing = allocations.load() + nth;
+    {
+      const auto outcome = run();
+      const bool failed = allocations.load() >= failing.load();
+      failing = 0;
+      if (!failed) return;
+      check(outcome, nth);
+    }
+    ASSERT_EQ(unreturned.load(), before)
+        << "allocation " << nth << " failed and something was leaked";
+  }
+}
+
+TEST_P(CoreMemory, ACacheThatGetsNoMemoryLeaksNone) {
+  const SmallCache small(GetParam());
+  ASSERT_TRUE(small.machine);
+  CacheConfig config = small.machine->cache().config();
+  config.memory.clear();
+  config.threads = 1;
+  ASSERT_TRUE(Cache::create(config).ok());  // what lives as long as the program is there now
+  fail_each_allocation([&config] { return Cache::create(config); },
+                       [](const Result<Cache>& cache, std::int64_t nth) {
+                         EXPECT_EQ(cache.status().code(), StatusCode::kResourceExhausted) << nth;
+                       });
+}
+
+TEST(CoreText, IsWholeOrThrows) {
+  const std::string part(200, 'a');
+  const auto run = [&part]() -> std::string {
+    try {
+      return concat(part, 7, part, part);
+    } catch (const std::bad_alloc&) {
+      return {};
+    }
+  };
+  fail_each_allocation(
+      run, [](const std::string& text, std::int64_t nth) { EXPECT_EQ(text, "") << nth; });
 }
 
 TEST_P(CoreMemory, BytesAreWhatIsAllocated) {

@@ -1,4 +1,4 @@
-// Counters of counted_new.cpp.
+// Counters of counted_new.cpp, and a call of operator new that fails on demand.
 #pragma once
 
 #include <atomic>
@@ -8,5 +8,8 @@ namespace replayssm::laws {
 
 extern std::atomic<std::int64_t> allocations;    // calls of operator new so far
 extern std::atomic<std::int64_t> aligned_bytes;  // bytes asked for with an alignment of their own
+extern std::atomic<std::int64_t> unreturned;     // allocations that have not been given back
+extern std::atomic<std::int64_t>
+    failing;  // the call, counted as `allocations`, that gets no memory
 
 }  // namespace replayssm::laws

@@ -75,6 +75,25 @@ INSTANTIATE_TEST_SUITE_P(Modes, Decodes,
                            return std::string(decode_mode_name(mode.param));
                          });
 
+TEST(Engine, ForksTextsOfAModelWithoutAttention) {
+  testing_models::RandomModel recurrent;
+  recurrent.pattern = "M-M-";
+  const auto model = Model::load(testing_models::write_model("recurrent", recurrent));
+  ASSERT_TRUE(model.ok()) << model.status().to_string();
+  Request request = make_request(random_tokens(37, kVocab, 5), 30);
+  request.continuations = 3;
+  Result<Engine> engine = Engine::create(*model, with_sequences(3));
+  ASSERT_TRUE(engine.ok()) << engine.status().to_string();
+  const auto generation = engine->generate({&request, 1});
+  ASSERT_TRUE(generation.ok()) << generation.status().to_string();
+  ASSERT_EQ(generation->sequences.size(), 3U);
+  for (const SequenceOutput& output : generation->sequences) {
+    EXPECT_EQ(output.tokens.size(), 30U);
+    EXPECT_EQ(output.tokens, generation->sequences.front().tokens);
+  }
+  EXPECT_EQ(engine->kv_bytes(), 0);
+}
+
 TEST(Engine, ReplayAndConventionalWriteTheSameText) {
   const auto requests = many_requests(0.0F);
   Engine replay = make_engine(with_sequences(4));

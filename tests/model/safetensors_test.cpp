@@ -3,6 +3,7 @@
 #include "model/safetensors.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstring>
 #include <string>
@@ -221,6 +222,19 @@ TEST(Safetensors, PathsThatAreNoFiles) {
   EXPECT_EQ(Checkpoint::open_file(folder.path() / "x").status().code(), StatusCode::kNotFound);
   folder.write("model.safetensors", "");
   EXPECT_EQ(Checkpoint::open(folder.path()).status().code(), StatusCode::kDataLoss);
+}
+
+TEST(Safetensors, AProcessWithoutDescriptorsBlamesNoFile) {
+  const TempFolder folder("descriptors");
+  folder.write("model.safetensors", file_of("{}", ""));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Status status = Checkpoint::open(folder.path()).status();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.to_string();
+  EXPECT_TRUE(Checkpoint::open(folder.path()).ok());
 }
 
 // Written by the reference package: see tests/fixtures/README.md.

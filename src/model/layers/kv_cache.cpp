@@ -1,6 +1,7 @@
 // See kv_cache.hpp.
 #include "model/layers/kv_cache.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -50,7 +51,9 @@ std::int64_t KvCache::bytes() const {
 KvCache KvCache::fork() const {
   KvCache other(layout_);
   other.length_ = length_;
-  const auto used = static_cast<std::size_t>((length_ + kPageTokens - 1) / kPageTokens);
+  // Without an attention layer there are no pages, however long the sequence is.
+  const std::size_t used =
+      std::min(pages_.size(), static_cast<std::size_t>((length_ + kPageTokens - 1) / kPageTokens));
   other.pages_.assign(pages_.begin(), pages_.begin() + static_cast<std::ptrdiff_t>(used));
   return other;
 }
