@@ -37,6 +37,17 @@ def environment(**changes):
     return env
 
 
+def generation(*arguments):
+    """The command line that continues PROMPT with the test model."""
+    return ("generate", "--model", MODEL, "--prompt", PROMPT, *arguments)
+
+
+def start(*arguments, env=None, **streams):
+    """The program while it runs; `streams` as Popen takes them."""
+    environ = env if env is not None else environment()
+    return subprocess.Popen([PROGRAM, *arguments], env=environ, **streams)
+
+
 def run(*arguments, stdin=b"", env=None):
     """Runs the program; returns (exit code, standard output, standard error) as text."""
     done = subprocess.run(
@@ -76,6 +87,11 @@ class Case(unittest.TestCase):
         for text in [mentions] if isinstance(mentions, str) else mentions:
             self.assertIn(text, err, arguments)
         return err
+
+    def refuse_generate(self, code, *arguments, mentions=()):
+        """refuse() of generate with the test model and a prompt."""
+        options = ("generate", "--model", MODEL, "--prompt", "x", *arguments)
+        return self.refuse(code, *options, mentions=mentions)
 
     def assert_one_error_line(self, err):
         self.assertRegex(err, r"\Areplayssm: error: [^\n\r]{10,}\n\Z")

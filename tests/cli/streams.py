@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import harness
-from harness import PROMPT, STOP_S, TIMEOUT_S, Case, environment, wait_or_kill
+from harness import PROMPT, STOP_S, TIMEOUT_S, Case, environment, generation, start, wait_or_kill
 
 
 class Streams(Case):
@@ -28,17 +28,7 @@ class Streams(Case):
         self.assertNotIn("debug:", info_err)
 
     def test_log_level_before_the_command(self):
-        _, err = self.succeed(
-            "--log-level",
-            "error",
-            "generate",
-            "--model",
-            harness.MODEL,
-            "--prompt",
-            PROMPT,
-            "--max-tokens",
-            "2",
-        )
+        _, err = self.succeed("--log-level", "error", *generation("--max-tokens", "2"))
         self.assertEqual(err, "")
 
     def test_no_escapes_and_no_progress_in_files(self):
@@ -47,22 +37,8 @@ class Streams(Case):
         self.assertNotIn("\r", out + err)
 
     def test_text_comes_while_it_is_made(self):
-        with subprocess.Popen(
-            [
-                harness.PROGRAM,
-                "generate",
-                "--model",
-                harness.MODEL,
-                "--prompt",
-                PROMPT,
-                "--max-tokens",
-                "100000",
-                "--log-level",
-                "error",
-            ],
-            stdout=subprocess.PIPE,
-            env=environment(),
-        ) as process:
+        command = generation("--max-tokens", "100000", "--log-level", "error")
+        with start(*command, stdout=subprocess.PIPE) as process:
             first = os.read(process.stdout.fileno(), 1)
             running = process.poll() is None
             process.kill()
@@ -70,21 +46,8 @@ class Streams(Case):
         self.assertTrue(running)
 
     def test_reader_that_leaves(self):
-        with subprocess.Popen(
-            [
-                harness.PROGRAM,
-                "generate",
-                "--model",
-                harness.MODEL,
-                "--prompt",
-                PROMPT,
-                "--max-tokens",
-                "100000",
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(),
-        ) as process:
+        command = generation("--max-tokens", "100000")
+        with start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             os.read(process.stdout.fileno(), 1)
             process.stdout.close()
             code = wait_or_kill(process)  # standard error is short, so the pipe cannot fill
@@ -113,58 +76,30 @@ class Streams(Case):
                 self.assert_one_error_line(done.stderr.decode())
 
     def test_closed_streams(self):
-        done = subprocess.run(
-            [
-                "/bin/sh",
-                "-c",
-                'exec "$0" "$@" >&-',
-                harness.PROGRAM,
-                "info",
-                "--model",
-                harness.MODEL,
-            ],
-            stderr=subprocess.PIPE,
-            timeout=TIMEOUT_S,
-            env=environment(),
-            check=False,
-        )
+        def without(closed, *command, **streams):
+            return subprocess.run(
+                ["/bin/sh", "-c", f'exec "$0" "$@" {closed}', harness.PROGRAM, *command],
+                timeout=TIMEOUT_S,
+                env=environment(),
+                check=False,
+                **streams,
+            )
+
+        info = ("info", "--model", harness.MODEL)
+        done = without(">&-", *info, stderr=subprocess.PIPE)
         self.assertEqual(done.returncode, 1)
         self.assert_one_error_line(done.stderr.decode())
-        done = subprocess.run(
-            [
-                "/bin/sh",
-                "-c",
-                'exec "$0" "$@" 2>&- <&-',
-                harness.PROGRAM,
-                "generate",
-                "--model",
-                harness.MODEL,
-                "--prompt",
-                PROMPT,
-                "--max-tokens",
-                "4",
-            ],
-            stdout=subprocess.PIPE,
-            timeout=TIMEOUT_S,
-            env=environment(),
-            check=False,
-        )
+        options = ("--max-tokens", "4")
+        done = without("2>&- <&-", *generation(*options), stdout=subprocess.PIPE)
         self.assertEqual(done.returncode, 0)
-        self.assertEqual(
-            done.stdout.decode(), self.generate("--prompt", PROMPT, "--max-tokens", "4")[0]
-        )
+        self.assertEqual(done.stdout.decode(), self.generate("--prompt", PROMPT, *options)[0])
 
 
 class Interrupt(Case):
     """SIGINT finishes the step, prints what there is, exits 130."""
 
     def interrupt(self, *arguments, after_output=True):
-        with subprocess.Popen(
-            [harness.PROGRAM, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(),
-        ) as process:
+        with start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             out = b""
             if after_output:
                 while len(out) < 40:
@@ -188,27 +123,14 @@ class Interrupt(Case):
         self.assertEqual(err.count("replayssm: error:"), 1)
 
     def test_text(self):
-        out, err = self.interrupt(
-            "generate", "--model", harness.MODEL, "--prompt", PROMPT, "--max-tokens", "1000000"
-        )
+        out, err = self.interrupt(*generation("--max-tokens", "1000000"))
         self.assertTrue(out.endswith("\n"))
         self.assert_interrupted(err)
 
     def test_json_is_whole(self):
         # Greedy: this model's text then repeats itself and never reaches a stop token.
-        out, err = self.interrupt(
-            "generate",
-            "--model",
-            harness.MODEL,
-            "--prompt",
-            PROMPT,
-            "--json",
-            "--max-tokens",
-            "1000000",
-            "--n",
-            "2",
-            after_output=False,
-        )
+        command = generation("--json", "--max-tokens", "1000000", "--n", "2")
+        out, err = self.interrupt(*command, after_output=False)
         for item in json.loads(out):
             self.assertEqual(item["finish"], "cancelled")
         self.assert_interrupted(err)
@@ -227,12 +149,8 @@ class Terminal(Case):
     def on_terminal(self, *arguments, **changes):
         """Standard error on a pseudo-terminal; returns what it showed."""
         master, slave = pty.openpty()
-        with subprocess.Popen(
-            [harness.PROGRAM, *arguments],
-            stdout=subprocess.DEVNULL,
-            stderr=slave,
-            env=environment(TERM="xterm", **changes),
-        ):
+        env = environment(TERM="xterm", **changes)
+        with start(*arguments, env=env, stdout=subprocess.DEVNULL, stderr=slave):
             os.close(slave)
             shown = b""
             while True:
@@ -257,23 +175,13 @@ class Terminal(Case):
         self.assertEqual(self.on_terminal("generate", "--seed", "a\nb").count("\n"), 1)
 
     def test_progress(self):
-        options = ("generate", "--model", harness.MODEL, "--prompt", PROMPT, "--max-tokens", "8")
+        options = generation("--max-tokens", "8")
         self.assertIn("\rprompt, ", self.on_terminal(*options))
         quiet = self.on_terminal(*options, "--log-level", "error")
         self.assertEqual(quiet, "")
 
     def test_no_escapes_with_no_color(self):
-        shown = self.on_terminal(
-            "generate",
-            "--model",
-            harness.MODEL,
-            "--prompt",
-            PROMPT,
-            "--max-tokens",
-            "8",
-            "--n",
-            "2",
-            NO_COLOR="1",
-        )
+        command = generation("--max-tokens", "8", "--n", "2")
+        shown = self.on_terminal(*command, NO_COLOR="1")
         self.assertIn("warning", shown)
         self.assertNotIn("\x1b", shown)

@@ -37,16 +37,7 @@ class Usage(Case):
         self.refuse(2, "genrate", mentions=["'genrate'", *self.COMMANDS])
 
     def test_unknown_option(self):
-        self.refuse(
-            2,
-            "generate",
-            "--model",
-            harness.MODEL,
-            "--prompt",
-            "x",
-            "--nonsense",
-            mentions="--nonsense",
-        )
+        self.refuse_generate(2, "--nonsense", mentions="--nonsense")
 
     def test_refusals_name_what_was_given(self):
         model = ("--model", harness.MODEL, "--prompt", "x")
@@ -99,86 +90,28 @@ class Usage(Case):
                     )
 
     def test_hostile_sizes(self):
-        for size in [
-            "",
-            "0",
-            "-5",
-            "nan",
-            "inf",
-            "1e400GiB",
-            "12 GiB",
-            "GiB",
-            "5XB",
-            "9999999TiB",
-            "0.0GiB",
-            "9" * 30,
-        ]:
-            with self.subTest(size=size):
-                self.refuse(
-                    2,
-                    "plan",
-                    "--model",
-                    harness.MODEL,
-                    "--context",
-                    "8",
-                    f"--memory={size}",
-                    mentions="--memory",
-                )
-        for context in ["0", "-1", "", "nan", "9" * 30]:
-            with self.subTest(context=context):
-                self.refuse(
-                    2,
-                    "plan",
-                    "--model",
-                    harness.MODEL,
-                    "--memory",
-                    "1GiB",
-                    f"--context={context}",
-                    mentions="--context",
-                )
+        sizes = ["", "0", "-5", "nan", "inf", "1e400GiB", "12 GiB", "GiB", "5XB", "9999999TiB"]
+        bad = {
+            "--memory": [*sizes, "0.0GiB", "9" * 30],
+            "--context": ["0", "-1", "", "nan", "9" * 30],
+        }
+        good = {"--memory": "1GiB", "--context": "8"}
+        for option, values in bad.items():
+            for value in values:
+                with self.subTest(option=option, value=value):
+                    given = [f"{name}={size}" for name, size in {**good, option: value}.items()]
+                    self.refuse(2, "plan", "--model", harness.MODEL, *given, mentions=option)
 
     def test_a_quoted_line_break_keeps_the_error_one_line(self):
-        self.refuse(
-            2,
-            "generate",
-            "--model",
-            harness.MODEL,
-            "--prompt",
-            "x",
-            "--seed",
-            "a\nb\x1b[31m\r",
-            mentions="\\n",
-        )
+        self.refuse_generate(2, "--seed", "a\nb\x1b[31m\r", mentions="\\n")
 
     def test_window_must_hold_a_step(self):
-        self.refuse(
-            2,
-            "generate",
-            "--model",
-            harness.MODEL,
-            "--prompt",
-            "x",
-            "--draft",
-            "ngram",
-            "--window",
-            "4",
-            "--draft-tokens",
-            "4",
-            mentions=["--window 5"],
+        self.refuse_generate(
+            2, "--draft", "ngram", "--window", "4", "--draft-tokens", "4", mentions=["--window 5"]
         )
 
     def test_one_prompt_only(self):
-        self.refuse(
-            2,
-            "generate",
-            "--model",
-            harness.MODEL,
-            "--prompt",
-            "x",
-            "--prompt-file",
-            "y",
-            mentions="--prompt-file",
-        )
+        self.refuse_generate(2, "--prompt-file", "y", mentions="--prompt-file")
 
     def test_empty_prompts(self):
         empty = self.path("empty")
@@ -191,37 +124,12 @@ class Usage(Case):
         self.refuse(2, "generate", "--model", harness.MODEL, "--prompt-file", "-", mentions="empty")
 
     def test_unreadable_prompt_files(self):
-        self.refuse(
-            1,
-            "generate",
-            "--model",
-            harness.MODEL,
-            "--prompt-file",
-            self.path("absent"),
-            mentions="absent",
-        )
-        self.refuse(
-            1,
-            "generate",
-            "--model",
-            harness.MODEL,
-            "--prompt-file",
-            self.folder,
-            mentions=self.folder,
-        )
+        for path in (self.path("absent"), self.folder):
+            given = ("--model", harness.MODEL, "--prompt-file", path)
+            self.refuse(1, "generate", *given, mentions=path)
 
     def test_unknown_backend_lists_the_known(self):
-        err = self.refuse(
-            2,
-            "generate",
-            "--model",
-            harness.MODEL,
-            "--prompt",
-            "x",
-            "--backend",
-            "abacus",
-            mentions="'abacus'",
-        )
+        err = self.refuse_generate(2, "--backend", "abacus", mentions="'abacus'")
         doctor = json.loads(self.succeed("doctor", "--json")[0])
         for implementation in doctor["implementations"]:
             self.assertIn(implementation["name"], err)
@@ -233,14 +141,4 @@ class Usage(Case):
             for implementation in doctor["implementations"]
             if implementation["decode"] == "conventional"
         )
-        self.refuse(
-            2,
-            "generate",
-            "--model",
-            harness.MODEL,
-            "--prompt",
-            "x",
-            "--backend",
-            name,
-            mentions=["--decode conventional", name],
-        )
+        self.refuse_generate(2, "--backend", name, mentions=["--decode conventional", name])

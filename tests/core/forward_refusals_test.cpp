@@ -210,26 +210,12 @@ TEST_P(CoreForward, CommitOfAChainByNodes) {
 
 TEST_P(CoreForward, PrefillRowsAreAcceptedWhole) {
   SmallCache small(GetParam());
-  small.slots = {2};
-  small.tokens = {7};
-  const std::vector<std::uint8_t> prefill = {1};
-  Rows rows;
-  rows.count = 1;
-  rows.slots = small.slots.data();
-  rows.tokens = small.tokens.data();
-  rows.prefill = prefill.data();
-  ASSERT_TRUE(small.cache().begin(rows).ok());
-  ASSERT_TRUE(small.cache().fold().ok());
+  ASSERT_TRUE(small.open_prompt(2, 7).ok());
   Accepted accepted;
   accepted.count = 1;
   small.remember();
   small.expect_refused(small.cache().commit(accepted), kPrecondition, {"layer 0", "prefilled"});
-  for (auto& t : small.tensors) {
-    if (t->conv.in.present()) {
-      ASSERT_TRUE(small.cache().conv(t->conv).ok());
-    }
-    ASSERT_TRUE(small.cache().prefill(t->inputs).ok());
-  }
+  ASSERT_TRUE(small.run_layers().ok());
   small.remember();
   for (const std::int32_t count : {0, 6}) {
     accepted.tokens = &count;

@@ -115,10 +115,7 @@ namespace {
 // Slots 0 and 1 run a token; slot 1 is released while the forward is open.
 Status forward(SmallCache& small, Failure failure) {
   REPLAYSSM_RETURN_IF_ERROR(small.open({0, 1}, {1, 1}));
-  for (auto& t : small.tensors) {
-    if (t->conv.in.present()) REPLAYSSM_RETURN_IF_ERROR(small.cache().conv(t->conv));
-    REPLAYSSM_RETURN_IF_ERROR(small.cache().step(t->inputs));
-  }
+  REPLAYSSM_RETURN_IF_ERROR(small.run_layers());
   REPLAYSSM_RETURN_IF_ERROR(small.cache().release(1));
   next_commit = failure;
   Accepted accepted;

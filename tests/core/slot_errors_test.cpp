@@ -11,24 +11,10 @@ class CoreErrors : public ::testing::TestWithParam<std::string> {
  protected:
   // A prompt of one token with an infinite input into the fresh slot 2.
   static void spoil(SmallCache& small) {
-    small.slots = {2};
-    small.tokens = {1};
-    const std::vector<std::uint8_t> prefill = {1};
-    Rows rows;
-    rows.count = 1;
-    rows.slots = small.slots.data();
-    rows.tokens = small.tokens.data();
-    rows.prefill = prefill.data();
-    ASSERT_TRUE(small.cache().begin(rows).ok());
-    ASSERT_TRUE(small.cache().fold().ok());
+    ASSERT_TRUE(small.open_prompt(2, 1).ok());
     *static_cast<float*>(small.tensors[0]->inputs.value.data) =
         std::numeric_limits<float>::infinity();
-    for (auto& t : small.tensors) {
-      if (t->conv.in.present()) {
-        ASSERT_TRUE(small.cache().conv(t->conv).ok());
-      }
-      ASSERT_TRUE(small.cache().prefill(t->inputs).ok());
-    }
+    ASSERT_TRUE(small.run_layers().ok());
     Accepted accepted;
     accepted.count = 1;
     ASSERT_TRUE(small.cache().commit(accepted).ok());

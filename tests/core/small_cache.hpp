@@ -130,14 +130,16 @@ class SmallCache {
   // begin for the given rows, fold done.
   Status open(const std::vector<std::int64_t>& row_slots,
               const std::vector<std::int32_t>& row_tokens, bool fold = true) {
-    slots = row_slots;
-    tokens = row_tokens;
-    rows = {};
-    rows.count = static_cast<std::int64_t>(slots.size());
-    rows.slots = slots.data();
-    rows.tokens = tokens.data();
+    set_rows(row_slots, row_tokens);
     REPLAYSSM_RETURN_IF_ERROR(cache().begin(rows));
     return fold ? cache().fold() : Status{};
+  }
+  // The same for a prompt of one slot.
+  Status open_prompt(std::int64_t slot, std::int32_t count) {
+    set_rows({slot}, {count});
+    rows.prefill = kPrefill.data();
+    REPLAYSSM_RETURN_IF_ERROR(cache().begin(rows));
+    return cache().fold();
   }
   Status run_layers() {
     for (auto& t : tensors) {
@@ -145,7 +147,8 @@ class SmallCache {
         t->conv.layer = t->inputs.layer;
         REPLAYSSM_RETURN_IF_ERROR(cache().conv(t->conv));
       }
-      REPLAYSSM_RETURN_IF_ERROR(cache().step(t->inputs));
+      REPLAYSSM_RETURN_IF_ERROR(rows.prefill != nullptr ? cache().prefill(t->inputs)
+                                                        : cache().step(t->inputs));
     }
     return {};
   }
@@ -159,6 +162,18 @@ class SmallCache {
   std::vector<std::int64_t> slots;
   std::vector<std::int32_t> tokens;
   Rows rows;
+
+ private:
+  void set_rows(const std::vector<std::int64_t>& row_slots,
+                const std::vector<std::int32_t>& row_tokens) {
+    slots = row_slots;
+    tokens = row_tokens;
+    rows = {};
+    rows.count = static_cast<std::int64_t>(slots.size());
+    rows.slots = slots.data();
+    rows.tokens = tokens.data();
+  }
+  static constexpr std::array<std::uint8_t, 1> kPrefill = {1};
 };
 
 }  // namespace replayssm::laws

@@ -10,16 +10,18 @@
 #include <vector>
 
 #include "replayssm/engine.hpp"
+#include "tests/engine/engine_fixture.hpp"
 #include "tests/engine/random_model.hpp"
 
 namespace replayssm {
 namespace {
 
-using testing_models::random_tokens;
+using engine_tests::random_tokens;
+using engine_tests::Tokens;
+using engine_tests::with_sequences;
 using testing_models::RandomModel;
 using testing_models::Tensor;
 using testing_models::write_model;
-using Tokens = std::vector<std::int32_t>;
 
 constexpr std::int64_t kVocab = 260;
 
@@ -70,8 +72,9 @@ Model load(const std::string& folder, ComputeType compute = ComputeType::kF32) {
   return *model;
 }
 
-std::vector<Tokens> generate(const Model& model, const EngineOptions& options,
+std::vector<Tokens> generate(const Model& model, EngineOptions options,
                              const std::vector<Request>& requests) {
+  options.threads = 2;
   auto engine = Engine::create(model, options);
   if (!engine.ok()) throw std::runtime_error(engine.status().to_string());
   const auto generation = engine->generate(requests);
@@ -79,16 +82,6 @@ std::vector<Tokens> generate(const Model& model, const EngineOptions& options,
   std::vector<Tokens> texts;
   for (const SequenceOutput& output : generation->sequences) texts.push_back(output.tokens);
   return texts;
-}
-
-EngineOptions options_of(std::int64_t sequences, DecodeMode decode = DecodeMode::kReplay) {
-  EngineOptions options;
-  options.decode = decode;
-  options.window = 7;
-  options.max_sequences = sequences;
-  options.prefill_chunk = 16;
-  options.threads = 2;
-  return options;
 }
 
 Request request_of(std::uint64_t seed, std::int32_t continuations = 1) {
@@ -121,26 +114,27 @@ TEST(KimiLinearEngine, BatchesForksAndDraftsWriteTheSameTexts) {
   const Model model = load(write_model("kimi", kimi()));
   std::vector<Tokens> alone;
   for (const std::uint64_t seed : {1, 2, 3}) {
-    alone.push_back(generate(model, options_of(1), {request_of(seed)}).at(0));
+    alone.push_back(generate(model, with_sequences(1), {request_of(seed)}).at(0));
   }
   EXPECT_NE(alone[0], alone[1]);
   for (const DecodeMode decode : {DecodeMode::kReplay, DecodeMode::kConventional}) {
-    EXPECT_EQ(generate(model, options_of(3, decode), {request_of(1), request_of(2), request_of(3)}),
-              alone);
-    EngineOptions drafts = options_of(3, decode);
+    EXPECT_EQ(
+        generate(model, with_sequences(3, decode), {request_of(1), request_of(2), request_of(3)}),
+        alone);
+    EngineOptions drafts = with_sequences(3, decode);
     drafts.draft = DraftKind::kNgram;
     drafts.draft_tokens = 3;
     EXPECT_EQ(generate(model, drafts, {request_of(1), request_of(2), request_of(3)}), alone);
     // One prompt, forked: each continuation is the text of its own seed.
     Request forked = request_of(2, 3);
     forked.sampling.temperature = 1.0F;
-    const auto together = generate(model, options_of(3, decode), {forked});
+    const auto together = generate(model, with_sequences(3, decode), {forked});
     ASSERT_EQ(together.size(), 3U);
     for (std::uint64_t seed = 0; seed < 3; ++seed) {
       Request single = request_of(2);
       single.sampling.temperature = 1.0F;
       single.sampling.seed = seed;
-      EXPECT_EQ(generate(model, options_of(1, decode), {single}).at(0), together[seed]) << seed;
+      EXPECT_EQ(generate(model, with_sequences(1, decode), {single}).at(0), together[seed]) << seed;
     }
   }
 }
@@ -196,8 +190,8 @@ TEST(KimiLinearEngine, TextThroughATiktokenVocabulary) {
 TEST(KimiLinearEngine, MergedTensorsAreTheSameModel) {
   RandomModel merged = kimi();
   merged.damage = merge_convolutions;
-  EXPECT_EQ(generate(load(write_model("kimi_merged", merged)), options_of(1), {request_of(1)}),
-            generate(load(write_model("kimi_apart", kimi())), options_of(1), {request_of(1)}));
+  EXPECT_EQ(generate(load(write_model("kimi_merged", merged)), with_sequences(1), {request_of(1)}),
+            generate(load(write_model("kimi_apart", kimi())), with_sequences(1), {request_of(1)}));
 }
 
 TEST(KimiLinearEngine, DamagedTensorsAreNamed) {

@@ -11,6 +11,7 @@
 
 #include "model/tokenizer.hpp"
 #include "model/utf8.hpp"
+#include "tests/fuzz/streamed.hpp"
 
 namespace {
 
@@ -46,7 +47,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (has_config) config = text_of_config;
   const auto tokenizer = Tokenizer::parse_tiktoken(ranks, config, "fuzz", "fuzz config");
   if (!tokenizer.ok()) {
-    if (tokenizer.status().message().find('\n') != std::string::npos) std::abort();
+    abort_unless_one_line(tokenizer.status());
     return 0;
   }
   const std::string_view text = rest;
@@ -56,10 +57,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   if (tokenizer->decode(*ids, false) != text) std::abort();
-  TokenStream stream(*tokenizer, false);
-  std::string streamed;
-  for (const std::int32_t id : *ids) streamed += stream.push(id);
-  streamed += stream.finish();
-  if (streamed != text) std::abort();
+  abort_unless_streamed(*tokenizer, *ids, false, text);
   return 0;
 }

@@ -7,6 +7,7 @@
 
 #include "model/tokenizer.hpp"
 #include "model/utf8.hpp"
+#include "tests/fuzz/streamed.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace replayssm::model;
@@ -15,17 +16,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text = nul == std::string_view::npos ? "hello" : all.substr(nul + 1);
   const auto tokenizer = Tokenizer::parse(all.substr(0, nul), "fuzz");
   if (!tokenizer.ok()) {
-    if (tokenizer.status().message().find('\n') != std::string::npos) std::abort();
+    abort_unless_one_line(tokenizer.status());
     return 0;
   }
   const auto ids = tokenizer->encode(text);
   if (!ids.ok()) return 0;
   const std::string decoded = tokenizer->decode(*ids, true);
   if (find_invalid_utf8(decoded) != std::string_view::npos) std::abort();
-  TokenStream stream(*tokenizer, true);
-  std::string streamed;
-  for (const std::int32_t id : *ids) streamed += stream.push(id);
-  streamed += stream.finish();
-  if (streamed != decoded) std::abort();
+  abort_unless_streamed(*tokenizer, *ids, true, decoded);
   return 0;
 }

@@ -2,44 +2,21 @@
 // itself.
 #include <gtest/gtest.h>
 
-#include <string>
-#include <tuple>
-
 #include "tests/logits/suite.hpp"
 
 namespace replayssm::logits {
+
+const Family& family() {
+  static const Family kFamily = {"KimiLinearLogits",
+                                 "kimi_linear",
+                                 6,
+                                 "layers.0.input_layernorm.weight",
+                                 "self_attn.o_norm.weight",
+                                 {}};
+  return kFamily;
+}
+
 namespace {
-
-const Family kFamily = {
-    "kimi_linear", "layers.0.input_layernorm.weight", "self_attn.o_norm.weight", {}};
-
-using Case = std::tuple<std::string, DecodeMode, Path>;
-
-class KimiLinearLogits : public testing::TestWithParam<Case> {};
-
-TEST_P(KimiLinearLogits, MatchTransformers) {
-  const auto& [name, decode, path] = GetParam();
-  check_path(kFamily, name, decode, path);
-}
-
-std::string case_name(const testing::TestParamInfo<Case>& info) {
-  const auto& [name, decode, path] = info.param;
-  return name + "_" + std::string(decode_mode_name(decode)) + "_" + path_name(path);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Fixtures, KimiLinearLogits,
-    testing::Combine(testing::ValuesIn(fixture_names("kimi_linear")),
-                     testing::Values(DecodeMode::kReplay, DecodeMode::kConventional),
-                     testing::Values(Path::kOneChunk, Path::kOddChunks, Path::kTokens,
-                                     Path::kDrafts, Path::kMixed)),
-    case_name);
-
-TEST(KimiLinearLogitsFixtures, AreThere) { EXPECT_GE(fixture_names("kimi_linear").size(), 6U); }
-
-TEST(KimiLinearLogitsTwins, EveryTensorMatters) { check_every_tensor(kFamily); }
-
-TEST(KimiLinearLogitsBf16, StayWithinRounding) { check_bf16(kFamily); }
 
 // A latent layer remembers one row of kv_lora_rank + qk_rope_head_dim numbers a token, whatever its
 // number of heads.

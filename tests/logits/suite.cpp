@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <memory>
 #include <random>
 #include <set>
 #include <span>
@@ -12,8 +14,12 @@
 
 #include "engine/model_impl.hpp"
 #include "engine/runner.hpp"
+#include "replayssm/cache.hpp"
 
 namespace replayssm::logits {
+namespace {
+
+enum class Path { kOneChunk, kOddChunks, kTokens, kDrafts, kMixed };
 
 const char* path_name(Path path) {
   switch (path) {
@@ -25,8 +31,6 @@ const char* path_name(Path path) {
   }
   return "";
 }
-
-namespace {
 
 // Throws, which fails the test, where there is no model; so does the Feeder's constructor.
 Model load(const std::string& folder, ComputeType compute) {
@@ -184,10 +188,9 @@ std::string scratch(const std::string& name) {
   return std::string(REPLAYSSM_TEST_TMP) + "/" + name;
 }
 
-}  // namespace
-
-void check_path(const Family& family, const std::string& name, DecodeMode decode, Path path) {
-  const std::string folder = fixture_folder(family.folder, name);
+// The logits of one fixture along one path are the reference's, and those of a broken twin are not.
+void match_transformers(const std::string& name, DecodeMode decode, Path path) {
+  const std::string folder = fixture_folder(family().folder, name);
   const std::vector<Expected> texts = read_expected(folder);
   ASSERT_FALSE(texts.empty());
   const Model model = load(folder, ComputeType::kF32);
@@ -204,7 +207,7 @@ void check_path(const Family& family, const std::string& name, DecodeMode decode
   // The broken twin: one weight of one norm, off by a hundredth.
   const std::string broken = scratch("broken_" + name);
   bool first = true;
-  write_changed(folder, broken, tensor_with(folder, family.first_norm), [&first](float value) {
+  write_changed(folder, broken, tensor_with(folder, family().first_norm), [&first](float value) {
     const float changed = first ? value * 1.01F : value;
     first = false;
     return changed;
@@ -213,17 +216,20 @@ void check_path(const Family& family, const std::string& name, DecodeMode decode
   EXPECT_TRUE(any_rejected(texts, other, layers)) << "a wrong weight went unnoticed";
 }
 
-void check_every_tensor(const Family& family) {
-  for (const std::string& name : fixture_names(family.folder)) {
-    const std::string folder = fixture_folder(family.folder, name);
+// Every tensor of every fixture takes part: scaled by a hundredth it is noticed. Those that are
+// left out do not.
+void every_tensor_matters() {
+  for (const std::string& name : fixture_names(family().folder)) {
+    const std::string folder = fixture_folder(family().folder, name);
     const std::vector<Expected> texts = read_expected(folder);
     const std::string broken = scratch("scaled_" + name);
     std::set<std::string> seen;  // of parts that are left out one tensor each is enough
     for (const std::string& tensor : tensor_names(folder)) {
-      const auto part =
-          std::find_if(family.left_out.begin(), family.left_out.end(),
-                       [&](const std::string& start) { return tensor.starts_with(start); });
-      const bool left_out = part != family.left_out.end();
+      const auto& parts = family().left_out;
+      const auto part = std::find_if(parts.begin(), parts.end(), [&](const std::string& start) {
+        return tensor.starts_with(start);
+      });
+      const bool left_out = part != parts.end();
       if (left_out && !seen.insert(*part).second) continue;
       write_changed(folder, broken, tensor, [](float value) { return value * 1.01F + 0.001F; });
       const Model model = load(broken, ComputeType::kF32);
@@ -236,9 +242,11 @@ void check_every_tensor(const Family& family) {
   }
 }
 
-void check_bf16(const Family& family) {
-  for (const std::string& name : fixture_names(family.folder)) {
-    const std::string folder = fixture_folder(family.folder, name);
+// Products in bf16 move the logits as roundings of all weights do; a norm that is off by half moves
+// them further.
+void stay_within_rounding() {
+  for (const std::string& name : fixture_names(family().folder)) {
+    const std::string folder = fixture_folder(family().folder, name);
     const std::vector<Expected> texts = read_expected(folder);
     // A product in bf16 rounds both its operands, weights and inputs, by up to 2^-8 each. What is
     // measured is weights moved by as much, so that to first order both together are twice that.
@@ -254,7 +262,7 @@ void check_bf16(const Family& family) {
       }
     }
     const std::string broken = scratch("bf16_" + name);
-    write_changed(folder, broken, tensor_with(folder, family.inner_norm),
+    write_changed(folder, broken, tensor_with(folder, family().inner_norm),
                   [](float value) { return value * 1.5F; });
     const auto ours =
         Feeder(load(broken, ComputeType::kBF16), DecodeMode::kReplay, 5, texts).run(Path::kTokens);
@@ -263,4 +271,42 @@ void check_bf16(const Family& family) {
   }
 }
 
+class FamilyTest : public testing::Test {
+ public:
+  explicit FamilyTest(std::function<void()> body) : body_(std::move(body)) {}
+
+ private:
+  void TestBody() override { body_(); }
+  std::function<void()> body_;
+};
+
+// Named here and not by GoogleTest's macros, so that a report tells one family from another.
+void add(const std::string& suite, const std::string& name, const std::function<void()>& body) {
+  testing::RegisterTest(suite.c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
+                        [body] { return std::make_unique<FamilyTest>(body).release(); });
+}
+
+bool add_all() {
+  const std::string suite = family().suite;
+  const std::vector<std::string> names = fixture_names(family().folder);
+  add(suite + "Fixtures", "AreThere",
+      [count = names.size()] { EXPECT_GE(count, family().fixtures); });
+  add(suite + "Twins", "EveryTensorMatters", every_tensor_matters);
+  add(suite + "Bf16", "StayWithinRounding", stay_within_rounding);
+  for (const std::string& name : names) {
+    for (const DecodeMode decode : {DecodeMode::kReplay, DecodeMode::kConventional}) {
+      for (const Path path :
+           {Path::kOneChunk, Path::kOddChunks, Path::kTokens, Path::kDrafts, Path::kMixed}) {
+        const std::string mode(decode_mode_name(decode));
+        add("Fixtures/" + suite, "MatchTransformers/" + name + "_" + mode + "_" + path_name(path),
+            [name, decode, path] { match_transformers(name, decode, path); });
+      }
+    }
+  }
+  return true;
+}
+
+const bool kAdded = add_all();
+
+}  // namespace
 }  // namespace replayssm::logits

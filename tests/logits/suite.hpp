@@ -1,24 +1,22 @@
 // Tests of logits that every family passes: prompts in one chunk, in odd chunks, token by token,
 // several tokens a step with rejected drafts between, for replay and conventional decoding. A
-// family's test file names its fixtures (Family) and instantiates them.
+// family's test program is suite.cpp, which registers the tests under the family's name, and a file
+// that says what family() is.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <string>
 #include <vector>
 
-#include "replayssm/cache.hpp"
 #include "tests/logits/fixture.hpp"
 
 namespace replayssm::logits {
 
-enum class Path { kOneChunk, kOddChunks, kTokens, kDrafts, kMixed };
-
-[[nodiscard]] const char* path_name(Path path);
-
 // Where a family's fixtures are and what a broken twin breaks.
 struct Family {
-  std::string folder;  // of tests/fixtures
+  std::string suite;         // how the names of its tests begin
+  std::string folder;        // of tests/fixtures
+  std::size_t fixtures = 0;  // that there are at least
   // Ends of the names of tensors of which every fixture has one: the norm in front of the first
   // layer, of which one element is changed by a hundredth, and the norm behind the recurrence of
   // the first layer that has one.
@@ -28,15 +26,7 @@ struct Family {
   std::vector<std::string> left_out;
 };
 
-// The logits of one fixture along one path are the reference's, and those of a broken twin are not.
-void check_path(const Family& family, const std::string& name, DecodeMode decode, Path path);
-
-// Every tensor of every fixture takes part: scaled by a hundredth it is noticed. Those that are
-// left out do not.
-void check_every_tensor(const Family& family);
-
-// Products in bf16 move the logits as roundings of all weights do; a norm that is off by half moves
-// them further.
-void check_bf16(const Family& family);
+// The family of this program.
+[[nodiscard]] const Family& family();
 
 }  // namespace replayssm::logits

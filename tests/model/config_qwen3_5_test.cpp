@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/config.hpp"
+#include "tests/model/config_faults.hpp"
 
 namespace replayssm::model {
 namespace {
@@ -26,24 +27,8 @@ const std::string kText = R"({"model_type":"qwen3_5_text","vocab_size":248320,"h
 
 // kText with the first `from` exchanged for `to`.
 std::string changed(const std::string& from, const std::string& to) {
-  std::string text = kText;
-  const std::size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
+  return model::changed(kText, from, to);
 }
-
-std::string fault(const std::string& text, StatusCode code) {
-  const auto config = parse_config(text);
-  if (config.ok()) return "accepted";
-  EXPECT_EQ(config.status().code(), code) << config.status().to_string();
-  EXPECT_EQ(config.status().message().find('\n'), std::string::npos);
-  EXPECT_EQ(config.status().message().rfind("config.json: ", 0), 0U);
-  return config.status().message();
-}
-
-#define EXPECT_FAULT(code, text, part)                                   \
-  EXPECT_NE(fault(text, StatusCode::code).find(part), std::string::npos) \
-      << fault(text, StatusCode::code)
 
 void expect_four_billion(const ModelConfig& config) {
   EXPECT_EQ(config.family, ModelFamily::kQwen35);

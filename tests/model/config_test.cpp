@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string>
 
+#include "tests/model/config_faults.hpp"
 #include "tests/model/temp_folder.hpp"
 
 namespace replayssm::model {
@@ -24,24 +25,8 @@ const std::string kNano4b = R"({"model_type":"nemotron_h","vocab_size":131072,"h
 
 // kNano4b with the first `from` exchanged for `to`.
 std::string changed(const std::string& from, const std::string& to) {
-  std::string text = kNano4b;
-  const std::size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
+  return model::changed(kNano4b, from, to);
 }
-
-std::string fault(const std::string& text, StatusCode code) {
-  const auto config = parse_config(text);
-  if (config.ok()) return "accepted";
-  EXPECT_EQ(config.status().code(), code) << config.status().to_string();
-  EXPECT_EQ(config.status().message().find('\n'), std::string::npos);
-  EXPECT_EQ(config.status().message().rfind("config.json: ", 0), 0u);
-  return config.status().message();
-}
-
-#define EXPECT_FAULT(code, text, part)                                   \
-  EXPECT_NE(fault(text, StatusCode::code).find(part), std::string::npos) \
-      << fault(text, StatusCode::code)
 
 std::int64_t parameters(const ModelConfig& c) {
   std::int64_t sum = c.vocab_size * c.hidden_size * (c.tied_embeddings ? 1 : 2) + c.hidden_size;

@@ -1,57 +1,87 @@
 // What the replay step of gdn and kda asks of a level: the walk along a path and the update and
 // output of a token, against float64.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <random>
-#include <string>
+#include <limits>
+#include <numeric>
 #include <vector>
 
-#include "backend/cpu/level.hpp"
+#include "tests/simd/levels.hpp"
 
 namespace replayssm::cpu {
 namespace {
 
-constexpr double kUnit = 0x1p-24;
+constexpr float kReadWeight = 0.7F;
+constexpr float kOwnWeight = -0.3F;
 
-std::vector<const Level*> levels() {
-  std::vector<const Level*> all = {&scalar_level()};
-  for (const Level* level : {avx2_level(), avx512_level()}) {
-    if (level != nullptr) all.push_back(level);
+// A token whose u and o are asked for, with what lies on its path.
+struct Token {
+  std::int32_t values;
+  DType dtype;
+  std::vector<std::int32_t> path;
+  std::vector<float> updates, to_key, to_query, read_key, read_query, value;
+};
+
+// What a level makes of it; behind `stored` lies what it must leave alone.
+struct Solved {
+  std::vector<float> own, output;
+  std::vector<unsigned char> stored;
+};
+
+Solved solve(const Level& level, const Token& token, float scale, bool reads = true) {
+  const auto n = static_cast<std::size_t>(token.values);
+  Solved solved{std::vector<float>(n), std::vector<float>(n),
+                std::vector<unsigned char>(n * dtype_bytes(token.dtype) + 64, 0xA5)};
+  SolveRun run;
+  run.values = token.values;
+  run.update = token.updates.data();
+  run.path = token.path.data();
+  run.count = static_cast<std::int32_t>(token.path.size());
+  run.to_key = token.to_key.data();
+  run.to_query = token.to_query.data();
+  if (reads) {
+    run.read_key = token.read_key.data();
+    run.read_query = token.read_query.data();
   }
-  return all;
+  run.read_weight = kReadWeight;
+  run.scale = scale;
+  run.own_weight = kOwnWeight;
+  run.value = token.value.data();
+  run.dtype = token.dtype;
+  run.stored = solved.stored.data();
+  run.own_update = solved.own.data();
+  run.output = solved.output.data();
+  level.solve(run);
+  // What is stored is what later tokens see, and nothing lies behind it.
+  std::vector<float> loaded(n);
+  level.load(solved.stored.data(), token.dtype, token.values, loaded.data());
+  for (std::size_t v = 0; v < n; ++v) EXPECT_TRUE(same(loaded[v], solved.own[v])) << v;
+  for (std::size_t i = n * dtype_bytes(token.dtype); i < solved.stored.size(); ++i)
+    EXPECT_EQ(solved.stored[i], 0xA5) << i;
+  return solved;
 }
 
-class DeltaTest : public testing::TestWithParam<const Level*> {
+class DeltaTest : public OnEveryLevel {
  protected:
-  const Level& level() const { return *GetParam(); }
-  std::vector<float> normals(std::int64_t n) {
-    std::normal_distribution<float> draw;
-    return filled(n, [&] { return draw(random_); });
-  }
-  std::vector<float> decays(std::int64_t n) {
-    std::uniform_real_distribution<float> draw(0.3F, 1.0F);
-    return filled(n, [&] { return draw(random_); });
-  }
   // `count` of `records`, in any order.
   std::vector<std::int32_t> path(std::int32_t records, std::int32_t count) {
     std::vector<std::int32_t> all(static_cast<std::size_t>(records));
-    for (std::int32_t i = 0; i < records; ++i) all[static_cast<std::size_t>(i)] = i;
+    std::iota(all.begin(), all.end(), 0);
     std::shuffle(all.begin(), all.end(), random_);
     all.resize(static_cast<std::size_t>(count));
     return all;
   }
-
- private:
-  template <typename Draw>
-  static std::vector<float> filled(std::int64_t n, Draw draw) {
-    std::vector<float> values(static_cast<std::size_t>(n));
-    for (float& value : values) value = draw();
-    return values;
+  Token random_token(std::int32_t values, DType dtype, std::int32_t records, std::int32_t count) {
+    Token token{values, dtype, path(records, count), {}, {}, {}, {}, {}, {}};
+    token.updates = normals(std::int64_t{records} * values);
+    token.to_key = normals(count);
+    token.to_query = normals(count);
+    token.read_key = normals(values);
+    token.read_query = normals(values);
+    token.value = normals(values);
+    return token;
   }
-  std::mt19937 random_{20261130};
 };
 
 struct Walk {
@@ -93,11 +123,11 @@ double worst_of(const Walk& walk, const std::vector<float>& start, const std::ve
 
 TEST_P(DeltaTest, WalksAlongAPath) {
   constexpr std::int32_t kRecords = 20;
-  for (const std::int32_t keys : {8, 24, 64, 128, 256}) {
-    for (const std::int32_t count : {0, 1, 3, 4, 8, 9, 19}) {
+  for (const std::int32_t keys : kKeys) {
+    for (std::int32_t count = 0; count < kRecords; ++count) {
       Walk walk{keys, kRecords - 1, {}, {}, {}, {}, path(kRecords - 1, count)};
       walk.key = normals(std::int64_t{kRecords} * keys);
-      walk.decay = decays(std::int64_t{kRecords} * keys);
+      walk.decay = factors(std::int64_t{kRecords} * keys);
       walk.own_key = normals(keys);
       walk.own_query = normals(keys);
       std::vector<float> to_key(static_cast<std::size_t>(count) + 1, -7.0F);
@@ -130,77 +160,40 @@ TEST_P(DeltaTest, WalksAlongAPath) {
 }
 
 TEST_P(DeltaTest, SolvesForUpdateAndOutput) {
-  constexpr std::int32_t kRecords = 12;
-  for (const std::int32_t values : {8, 24, 64, 128}) {
-    for (const std::int32_t count : {0, 1, 5, 11}) {
+  constexpr std::int32_t kRecords = 17;
+  for (const std::int32_t values : kValues) {
+    for (const std::int32_t count : {0, 1, 3, 4, 5, 11, 16}) {
       for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
         for (const bool reads : {false, true}) {
-          const auto at = [&](std::int32_t row, std::int32_t v) {
-            return static_cast<std::size_t>(row * values + v);
-          };
-          const auto updates = normals(std::int64_t{kRecords} * values);
-          const auto to_key = normals(count);
-          const auto to_query = normals(count);
-          const auto read = normals(2 * std::int64_t{values});
-          const auto value = normals(values);
-          const auto order = path(kRecords, count);
-          const auto n = static_cast<std::size_t>(values);
-          std::vector<float> own(n);
-          std::vector<float> output(n);
-          std::vector<unsigned char> stored(n * dtype_bytes(dtype) + 64, 0xA5);
-          SolveRun run;
-          run.values = values;
-          run.update = updates.data();
-          run.path = order.data();
-          run.count = count;
-          run.to_key = to_key.data();
-          run.to_query = to_query.data();
-          if (reads) {
-            run.read_key = read.data();
-            run.read_query = read.data() + values;
-          }
-          run.read_weight = 0.7F;
-          run.scale = 0.4F;
-          run.own_weight = -0.3F;
-          run.value = value.data();
-          run.dtype = dtype;
-          run.stored = stored.data();
-          run.own_update = own.data();
-          run.output = output.data();
-          level().solve(run);
-
-          // What is stored is what later tokens see, and nothing lies behind it.
-          std::vector<float> loaded(n);
-          level().load(stored.data(), dtype, values, loaded.data());
-          EXPECT_EQ(loaded, own);
-          for (std::size_t i = n * dtype_bytes(dtype); i < stored.size(); ++i)
-            ASSERT_EQ(stored[i], 0xA5);
+          const Token token = random_token(values, dtype, kRecords, count);
+          const Solved got = solve(level(), token, 0.4F, reads);
           const double narrow = dtype == DType::kF32    ? 0.0
                                 : dtype == DType::kBF16 ? 0x1p-8
                                                         : 0x1p-11;
           double twin = 0.0;
-          for (std::int32_t v = 0; v < values; ++v) {
+          const auto n = static_cast<std::size_t>(values);
+          for (std::size_t v = 0; v < n; ++v) {
             double predicted = 0.0;
             double out = 0.0;
             double norm = 0.0;
-            for (std::size_t i = 0; i < order.size(); ++i) {
-              const double u = updates[at(order[i], v)];
-              predicted += to_key[i] * u;
-              out += to_query[i] * u;
-              norm += (std::abs(to_key[i]) + std::abs(to_query[i])) * std::abs(u);
+            for (std::size_t i = 0; i < token.path.size(); ++i) {
+              const double u = token.updates[static_cast<std::size_t>(token.path[i]) * n + v];
+              predicted += token.to_key[i] * u;
+              out += token.to_query[i] * u;
+              norm += (std::abs(token.to_key[i]) + std::abs(token.to_query[i])) * std::abs(u);
             }
             if (reads) {
-              predicted += 0.7F * static_cast<double>(read[at(0, v)]);
-              out += 0.7F * static_cast<double>(read[at(1, v)]);
-              norm += std::abs(read[at(0, v)]) + std::abs(read[at(1, v)]);
+              predicted += double{kReadWeight} * token.read_key[v];
+              out += double{kReadWeight} * token.read_query[v];
+              norm += std::abs(token.read_key[v]) + std::abs(token.read_query[v]);
             }
-            norm += std::abs(value[at(0, v)]);
-            const double u = 0.4F * (value[at(0, v)] - predicted);
+            norm += std::abs(token.value[v]);
+            const double u = 0.4F * (token.value[v] - predicted);
             const double allowed = (count + 6.0) * kUnit * norm;
-            ASSERT_NEAR(own[at(0, v)], u, allowed + narrow * std::abs(u) + 0x1p-25) << values;
+            ASSERT_NEAR(got.own[v], u, allowed + narrow * std::abs(u) + 0x1p-25) << values;
             // The output takes u before it is rounded.
-            ASSERT_NEAR(output[at(0, v)], out - 0.3F * u, allowed) << values;
-            twin = std::max(twin, std::abs(output[at(0, v)] - (out - 0.31F * u)) / allowed);
+            ASSERT_NEAR(got.output[v], out + kOwnWeight * u, allowed) << values;
+            twin = std::max(twin, std::abs(got.output[v] - (out - 0.31F * u)) / allowed);
           }
           ASSERT_GT(twin, 1.0);
         }
@@ -209,8 +202,38 @@ TEST_P(DeltaTest, SolvesForUpdateAndOutput) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DeltaTest, testing::ValuesIn(levels()),
-                         [](const auto& test) { return std::string(test.param->name); });
+// Infinities and NaN come out where the scalar level has them, an update too large for its dtype as
+// infinity.
+TEST_P(DeltaTest, WhatIsNotFiniteStaysSo) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const std::int32_t values : kValues) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      Token token = random_token(values, dtype, 5, 5);
+      const auto n = static_cast<std::size_t>(values);
+      const std::size_t large = below(n);
+      const std::size_t odd = (large + 3) % n;
+      token.value[large] = dtype == DType::kF16 ? 1e6F : std::numeric_limits<float>::max();
+      token.value[odd] = below(2) == 0 ? inf : nan;
+      token.updates[(odd + 1) % n + n] = nan;
+      token.read_key[(odd + 2) % n] = -inf;
+      const Solved expected = solve(scalar_level(), token, 2.0F);
+      const Solved got = solve(level(), token, 2.0F);
+      EXPECT_EQ(got.own[large], inf) << values << " " << dtype_name(dtype);
+      for (const std::size_t at : {odd, (odd + 1) % n, (odd + 2) % n})
+        EXPECT_FALSE(std::isfinite(got.own[at])) << values << " " << at;
+      const auto same_kind = [](float a, float b) {
+        return std::isnan(a) == std::isnan(b) && std::isinf(a) == std::isinf(b);
+      };
+      for (std::size_t v = 0; v < n; ++v) {
+        ASSERT_TRUE(same_kind(got.own[v], expected.own[v])) << values << " " << v;
+        ASSERT_TRUE(same_kind(got.output[v], expected.output[v])) << values << " " << v;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeltaTest, testing::ValuesIn(levels()), level_name);
 
 }  // namespace
 }  // namespace replayssm::cpu

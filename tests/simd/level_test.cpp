@@ -1,45 +1,19 @@
 // The vector levels of the CPU backend against float64 and against themselves: conversions bit for
 // bit with the scalar level, elementary functions in units in the last place, tiled products bit
 // for bit.
-#include <gtest/gtest.h>
-
-#include <bit>
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <random>
-#include <string>
+#include <numeric>
 #include <vector>
 
-#include "backend/cpu/level.hpp"
+#include "tests/simd/levels.hpp"
 
 namespace replayssm::cpu {
 namespace {
 
-std::vector<const Level*> levels() {
-  std::vector<const Level*> all = {&scalar_level()};
-  for (const Level* level : {avx2_level(), avx512_level()}) {
-    if (level != nullptr) all.push_back(level);
-  }
-  return all;
-}
-
-class LevelTest : public testing::TestWithParam<const Level*> {
- protected:
-  const Level& level() const { return *GetParam(); }
-  std::vector<float> normals(std::int64_t n, float scale = 1.0F) {
-    std::normal_distribution<float> draw(0.0F, scale);
-    std::vector<float> values(static_cast<std::size_t>(n));
-    for (float& value : values) value = draw(random_);
-    return values;
-  }
-  std::mt19937 random_{20261130};
-};
-
-std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
-
-// Equal bits, any NaN equal to any other.
-bool same(float a, float b) { return bits(a) == bits(b) || (std::isnan(a) && std::isnan(b)); }
+class LevelTest : public OnEveryLevel {};
 
 TEST_P(LevelTest, EverySixteenBitPatternLoadsAsTheScalarLevelLoadsIt) {
   std::vector<std::uint16_t> patterns(65536);
@@ -186,26 +160,33 @@ TEST_P(LevelTest, SiluIsExactToAFewUnits) {
 }
 
 TEST_P(LevelTest, TiledProductsEqualSingleOnesBitForBit) {
-  for (const std::int32_t keys : {8, 24, 64, 80, 128, 256}) {
-    for (const std::int32_t rows : {1, 3, 4, 31}) {
-      for (const std::int32_t count : {1, 2, 5}) {
+  for (const std::int32_t keys : kKeys) {
+    for (const std::int32_t rows : {1, 3, 4, 7, 8, 16, 17, 31, 64, 128}) {
+      for (const std::int32_t count : {1, 2, 3, 4, 5, 8, 13, 16}) {
         const auto matrix = normals(std::int64_t{rows} * keys);
         const auto vectors = normals(std::int64_t{count} * keys);
         std::vector<float> sums(static_cast<std::size_t>(rows * count), -1.0F);
         level().dot_rows(matrix.data(), rows, keys, vectors.data(), count, sums.data(), {});
+        // What is fetched meanwhile changes nothing.
+        const std::vector<const void*> lines(5, vectors.data());
+        std::vector<float> again(sums.size(), -2.0F);
+        level().dot_rows(matrix.data(), rows, keys, vectors.data(), count, again.data(),
+                         {matrix.data(), lines.data(), 5});
+        ASSERT_EQ(sums, again);
         for (std::int32_t i = 0; i < count; ++i) {
           for (std::int32_t r = 0; r < rows; ++r) {
             const float* a = matrix.data() + std::int64_t{r} * keys;
             const float* b = vectors.data() + std::int64_t{i} * keys;
-            ASSERT_EQ(bits(sums[static_cast<std::size_t>(i * rows + r)]),
-                      bits(level().dot(a, b, keys)));
+            const float sum = sums[static_cast<std::size_t>(i * rows + r)];
+            ASSERT_EQ(bits(sum), bits(level().dot(a, b, keys)));
             double exact = 0.0;
             double norm = 0.0;
             for (std::int32_t k = 0; k < keys; ++k) {
               exact += static_cast<double>(a[k]) * b[k];
               norm += std::abs(static_cast<double>(a[k]) * b[k]);
             }
-            ASSERT_LE(std::abs(level().dot(a, b, keys) - exact), (keys + 2) * 0x1p-24 * norm);
+            ASSERT_LE(std::abs(sum - exact), (keys + 2) * kUnit * norm)
+                << keys << " " << rows << " " << count;
           }
         }
       }
@@ -213,8 +194,59 @@ TEST_P(LevelTest, TiledProductsEqualSingleOnesBitForBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LevelTest, testing::ValuesIn(levels()),
-                         [](const auto& test) { return std::string(test.param->name); });
+TEST_P(LevelTest, SumsOfChosenRows) {
+  constexpr std::int32_t kRows = 17;
+  for (const std::int32_t width : kKeys) {
+    for (const std::int32_t count : {0, 1, 3, 4, 5, 16}) {
+      const auto matrix = normals(std::int64_t{kRows} * width);
+      const auto weights = normals(count);
+      std::vector<std::int32_t> index;
+      for (std::int32_t j = 0; j < count; ++j)
+        index.push_back(static_cast<std::int32_t>(below(kRows)));
+      const auto before = normals(width);
+      auto out = before;
+      level().combine(matrix.data(), width, index.data(), weights.data(), count, out.data());
+      for (std::size_t k = 0; k < out.size(); ++k) {
+        double exact = before[k];
+        double norm = std::abs(exact);
+        for (std::size_t j = 0; j < index.size(); ++j) {
+          const double x =
+              matrix[static_cast<std::size_t>(index[j]) * static_cast<std::size_t>(width) + k];
+          exact += weights[j] * x;
+          norm += std::abs(weights[j] * x);
+        }
+        ASSERT_LE(std::abs(out[k] - exact), (count + 2) * kUnit * norm) << width << " " << count;
+      }
+    }
+  }
+}
+
+TEST_P(LevelTest, RowsElementByElement) {
+  for (std::int32_t n = 1; n <= 80; ++n) {
+    const auto x = normals(n);
+    const auto w = normals(n);
+    const auto before = normals(n);
+    auto y = before;
+    level().multiply_add(y.data(), w.data(), x.data(), n);  // of any length
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const double product = double{w[i]} * x[i];
+      ASSERT_LE(std::abs(y[i] - (before[i] + product)),
+                kUnit * (2.01 * std::abs(product) + 1.01 * std::abs(before[i])))
+          << n << " " << i;
+    }
+    if (n % 8 != 0) continue;
+    auto scaled = before;
+    level().scale(scaled.data(), 0.7F, n);
+    auto multiplied = before;
+    level().multiply(multiplied.data(), x.data(), n);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      ASSERT_EQ(bits(scaled[i]), bits(before[i] * 0.7F)) << n << " " << i;
+      ASSERT_EQ(bits(multiplied[i]), bits(before[i] * x[i])) << n << " " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LevelTest, testing::ValuesIn(levels()), level_name);
 
 }  // namespace
 }  // namespace replayssm::cpu
