@@ -132,6 +132,98 @@ TEST(Linear, RowsDoNotDependOnTheBatchOrTheThreads) {
   }
 }
 
+// Bits of outputs [rows, heads, outputs + kGap] of several matrices, run one by one or together.
+// Inputs and outputs of a row lie side by side with room between them, which stays as it is.
+constexpr std::int64_t kGap = 3;
+
+std::vector<std::byte> outputs_of_heads(Shape shape, std::int64_t rows, DType compute,
+                                        DType out_dtype, int threads, bool together) {
+  constexpr std::int64_t kHeads = 5;
+  WorkerPool pool(threads);
+  ProductContext context(pool);
+  std::vector<Linear> heads;
+  for (std::uint64_t head = 0; head < kHeads; ++head) {
+    const auto w = random_values(shape.outputs * shape.inputs, 10 + head);
+    auto linear =
+        Linear::create({w.data(), DType::kF32, shape.outputs, shape.inputs}, compute, pool);
+    EXPECT_TRUE(linear.ok());
+    heads.push_back(std::move(*linear));
+  }
+  const std::int64_t in_step = shape.inputs + kGap;
+  const std::int64_t out_step = shape.outputs + kGap;
+  const auto x = random_values(rows * kHeads * in_step, 4);
+  const auto x16 = narrow(x);
+  const auto in_bytes = static_cast<std::int64_t>(dtype_bytes(compute));
+  const auto out_bytes = static_cast<std::int64_t>(dtype_bytes(out_dtype));
+  const auto* in = compute == DType::kF32 ? reinterpret_cast<const std::byte*>(x.data())
+                                          : reinterpret_cast<const std::byte*>(x16.data());
+  std::vector<std::byte> out(static_cast<std::size_t>(rows * kHeads * out_step * out_bytes),
+                             std::byte{0x5a});
+  if (together) {
+    EXPECT_TRUE(Linear::run_each(heads, {in, kHeads * in_step, in_step}, rows,
+                                 {out.data(), kHeads * out_step, out_step}, out_dtype, context)
+                    .ok());
+    return out;
+  }
+  for (std::int64_t head = 0; head < kHeads; ++head) {
+    std::vector<std::byte> dense_in(static_cast<std::size_t>(rows * shape.inputs * in_bytes));
+    std::vector<std::byte> dense_out(static_cast<std::size_t>(rows * shape.outputs * out_bytes));
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::memcpy(dense_in.data() + row * shape.inputs * in_bytes,
+                  in + (row * kHeads + head) * in_step * in_bytes,
+                  static_cast<std::size_t>(shape.inputs * in_bytes));
+    }
+    EXPECT_TRUE(heads[static_cast<std::size_t>(head)]
+                    .run(dense_in.data(), rows, dense_out.data(), out_dtype, context)
+                    .ok());
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::memcpy(out.data() + (row * kHeads + head) * out_step * out_bytes,
+                  dense_out.data() + row * shape.outputs * out_bytes,
+                  static_cast<std::size_t>(shape.outputs * out_bytes));
+    }
+  }
+  return out;
+}
+
+TEST(Linear, MatricesSideBySideGiveTheBitsOfEachAlone) {
+  // One slice a matrix, and several of two widths.
+  for (const Shape shape : {Shape{24, 17}, Shape{700, 513}}) {
+    for (const std::int64_t rows : {1, 2, 33, 300}) {
+      for (const DType compute : {DType::kF32, DType::kBF16}) {
+        for (const DType out_dtype : {DType::kF32, DType::kBF16}) {
+          if (shape.outputs > 100 && rows > 33) continue;
+          const auto alone = outputs_of_heads(shape, rows, compute, out_dtype, 2, false);
+          for (const int threads : {1, 3}) {
+            EXPECT_EQ(outputs_of_heads(shape, rows, compute, out_dtype, threads, true), alone)
+                << shape.outputs << ", rows " << rows << ", threads " << threads;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Linear, MatricesThatDifferDoNotRunTogether) {
+  WorkerPool pool(1);
+  ProductContext context(pool);
+  const std::vector<float> w(12, 1.0F);
+  std::vector<Linear> matrices;
+  for (const Shape shape : {Shape{2, 3}, Shape{3, 2}}) {
+    auto linear =
+        Linear::create({w.data(), DType::kF32, shape.outputs, shape.inputs}, DType::kF32, pool);
+    ASSERT_TRUE(linear.ok());
+    matrices.push_back(std::move(*linear));
+  }
+  std::vector<float> out(6, 7.0F);
+  const Status status =
+      Linear::run_each(matrices, {w.data(), 3, 0}, 1, {out.data(), 6, 3}, DType::kF32, context);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("given 2 x 3 f32 and 3 x 2 f32"), std::string::npos)
+      << status.message();
+  EXPECT_EQ(out, std::vector<float>(6, 7.0F));
+  EXPECT_TRUE(Linear::run_each({}, {}, 1, {}, DType::kF32, context).ok());
+}
+
 TEST(Linear, RefusesWhatItCannotTake) {
   WorkerPool pool(1);
   MatrixView view;

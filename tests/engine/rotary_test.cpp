@@ -15,8 +15,9 @@ TEST(Rotary, TurnsPairsByTheirAngles) {
   constexpr std::int64_t kHead = 14;
   constexpr double kTheta = 1e4;
   const std::vector<std::int64_t> positions = {0, 1, 77, 262143};
+  WorkerPool pool(2);
   Rotary rotary(kDims, kTheta);
-  rotary.prepare(positions);
+  rotary.prepare(positions, pool);
   for (std::size_t t = 0; t < positions.size(); ++t) {
     std::vector<float> head;
     for (std::int64_t i = 0; i < kHead; ++i)
@@ -44,9 +45,10 @@ TEST(Rotary, TurnsPairsByTheirAngles) {
 }
 
 TEST(Rotary, NothingTurnsWithoutDims) {
+  WorkerPool pool(1);
   Rotary rotary(0, 0.0);
   const std::vector<std::int64_t> positions = {5};
-  rotary.prepare(positions);
+  rotary.prepare(positions, pool);
   std::vector<float> head = {1.0F, 2.0F};
   rotary.turn(0, head.data());
   EXPECT_EQ(head, (std::vector<float>{1.0F, 2.0F}));

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "model/layers/token_loop.hpp"
+
 namespace replayssm::model {
 namespace {
 
@@ -43,6 +45,32 @@ TEST(WorkerPool, JobsFollowEachOtherAwakeOrAsleep) {
     if (job % 500 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   EXPECT_EQ(sums[0] + sums[1] + sums[2], expected);
+}
+
+TEST(WorkerPool, TokensAreSharedOutInPiecesWorthTheWaking) {
+  WorkerPool pool(3);
+  const auto caller = std::this_thread::get_id();
+  for (const std::int64_t numbers :
+       {std::int64_t{0}, std::int64_t{1}, std::int64_t{100}, kPieceNumbers, 3 * kPieceNumbers}) {
+    for (const std::int64_t tokens : {0, 1, 2, 163, 164, 1000}) {
+      std::vector<int> seen(static_cast<std::size_t>(tokens), 0);
+      std::atomic<int> pieces{0};
+      for_tokens(pool, tokens, numbers, [&](std::int64_t first, std::int64_t count, int) {
+        ++pieces;
+        for (std::int64_t t = first; t < first + count; ++t) ++seen[static_cast<std::size_t>(t)];
+        if (first + count < tokens) {
+          EXPECT_GT((count + 1) * numbers, kPieceNumbers);
+        }
+        if (count == tokens) {
+          EXPECT_EQ(std::this_thread::get_id(), caller);
+        }
+      });
+      for (const int times : seen) EXPECT_EQ(times, 1);
+      if (tokens * numbers > 2 * kPieceNumbers && tokens > 1) {
+        EXPECT_GT(pieces.load(), 1);
+      }
+    }
+  }
 }
 
 TEST(WorkerPool, ServesTheCachesInterface) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/layers/norms.hpp"
+#include "model/layers/token_loop.hpp"
 
 namespace replayssm::model {
 namespace {
@@ -31,6 +32,7 @@ class AttentionLayer final : public Sublayer {
     widths.inner = queries();
     widths.keys = keys();
     widths.values = keys();
+    widths.head = changes_queries() ? shape_.head_dim : 0;
     return widths;
   }
 
@@ -48,21 +50,9 @@ class AttentionLayer final : public Sublayer {
         key_.run(normed, pass.tokens, memory.keys.data(), type, pass.products));
     REPLAYSSM_RETURN_IF_ERROR(
         value_.run(normed, pass.tokens, memory.values.data(), type, pass.products));
-    if (changes_queries()) {
-      if (type == DType::kF32) {
-        prepare<float>(pass);
-      } else {
-        prepare<std::uint16_t>(pass);
-      }
-    }
-    const std::int64_t row_bytes = static_cast<std::int64_t>(dtype_bytes(type)) * keys();
-    for (const ForwardRow& row : pass.rows) {
-      for (std::int64_t i = 0; i < row.tokens; ++i) {
-        const std::int64_t offset = (row.first + i) * row_bytes;
-        row.kv->write(place, row.kv->length() + i, memory.keys.data() + offset,
-                      memory.values.data() + offset);
-      }
-    }
+    if (changes_queries())
+      with_element(type, [&](auto element) { prepare<decltype(element)>(pass); });
+    remember(pass, place, keys(), keys());
     AttentionShape shape;
     shape.heads = shape_.heads;
     shape.kv_heads = shape_.kv_heads;
@@ -73,13 +63,8 @@ class AttentionLayer final : public Sublayer {
     pass.attention.run(shape, place, pass.attention_rows,
                        changes_queries() ? memory.prepared.data() : memory.projected.data(),
                        memory.inner.data());
-    if (shape_.output_gate) {
-      if (type == DType::kF32) {
-        gate<float>(pass);
-      } else {
-        gate<std::uint16_t>(pass);
-      }
-    }
+    if (shape_.output_gate)
+      with_element(type, [&](auto element) { gate<decltype(element)>(pass); });
     return out_.run(memory.inner.data(), pass.tokens, memory.mixed.data(), DType::kF32,
                     pass.products);
   }
@@ -114,18 +99,21 @@ class AttentionLayer final : public Sublayer {
     auto* prepared = reinterpret_cast<Element*>(pass.memory.prepared.data());
     auto* key = reinterpret_cast<Element*>(pass.memory.keys.data());
     const std::int64_t dim = shape_.head_dim;
-    std::vector<float> head(static_cast<std::size_t>(dim));
-    for (std::int64_t token = 0; token < pass.tokens; ++token) {
-      for (std::int64_t h = 0; h < shape_.heads; ++h) {
-        const std::int64_t at = token * shape_.heads + h;
-        prepare_head(pass, token, projected + at * query_stride(), query_norm_, head.data(),
-                     prepared + at * dim);
-      }
-      for (std::int64_t h = 0; h < shape_.kv_heads; ++h) {
-        Element* at = key + (token * shape_.kv_heads + h) * dim;
-        prepare_head(pass, token, at, key_norm_, head.data(), at);
-      }
-    }
+    for_tokens(pass.products.pool(), pass.tokens, queries() + keys(),
+               [&](std::int64_t first, std::int64_t count, int worker) {
+                 float* head = pass.memory.head(worker);
+                 for (std::int64_t token = first; token < first + count; ++token) {
+                   for (std::int64_t h = 0; h < shape_.heads; ++h) {
+                     const std::int64_t at = token * shape_.heads + h;
+                     prepare_head(pass, token, projected + at * query_stride(), query_norm_, head,
+                                  prepared + at * dim);
+                   }
+                   for (std::int64_t h = 0; h < shape_.kv_heads; ++h) {
+                     Element* at = key + (token * shape_.kv_heads + h) * dim;
+                     prepare_head(pass, token, at, key_norm_, head, at);
+                   }
+                 }
+               });
   }
 
   // memory.inner times sigmoid of the gates.
@@ -134,13 +122,17 @@ class AttentionLayer final : public Sublayer {
     const auto* projected = reinterpret_cast<const Element*>(pass.memory.projected.data());
     auto* inner = reinterpret_cast<Element*>(pass.memory.inner.data());
     const std::int64_t dim = shape_.head_dim;
-    for (std::int64_t at = 0; at < pass.tokens * shape_.heads; ++at) {
-      const Element* gates = projected + at * query_stride() + dim;
-      for (std::int64_t i = 0; i < dim; ++i) {
-        Element* value = inner + at * dim + i;
-        store(load(*value) * sigmoid(load(gates[i])), value);
-      }
-    }
+    for_tokens(pass.products.pool(), pass.tokens, queries(),
+               [&](std::int64_t first, std::int64_t count, int) {
+                 const std::int64_t end = (first + count) * shape_.heads;
+                 for (std::int64_t at = first * shape_.heads; at < end; ++at) {
+                   const Element* gates = projected + at * query_stride() + dim;
+                   for (std::int64_t i = 0; i < dim; ++i) {
+                     Element* value = inner + at * dim + i;
+                     store(load(*value) * sigmoid(load(gates[i])), value);
+                   }
+                 }
+               });
   }
 
   AttentionConfig shape_;

@@ -4,6 +4,7 @@
 // its config.json beside it (config_families.hpp).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -54,6 +55,15 @@ struct Family {
 
 // The failure of `source` for such a kind.
 void refuse_layer(std::string_view family, LayerKind kind, WeightSource& source);
+
+// A mixer from its layer's names, which begin with `layer`; null: a kind that the family lacks.
+using MixerLoader = std::unique_ptr<Sublayer> (*)(LayerKind kind, const ModelConfig& config,
+                                                  const std::string& layer, WeightSource& source);
+
+// Family::load where decoder layer i is two sublayers, 2 i a mixer and 2 i + 1 an MLP, each with a
+// norm in front.
+[[nodiscard]] Stage load_decoder_half(std::string_view family, const ModelConfig& config,
+                                      std::size_t index, WeightSource& source, MixerLoader mixer);
 
 extern const Family kKimiLinearFamily;
 extern const Family kNemotronHFamily;

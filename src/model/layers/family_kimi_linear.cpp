@@ -6,7 +6,6 @@
 #include "model/layers/families.hpp"
 #include "model/layers/kda_layer.hpp"
 #include "model/layers/latent_attention_layer.hpp"
-#include "model/layers/mlp_layer.hpp"
 
 namespace replayssm::model {
 namespace {
@@ -52,22 +51,18 @@ std::optional<StoredSlice> slice(std::string_view name) {
 
 std::string_view left_out(std::string_view /*stored*/) { return {}; }
 
-Stage load(const ModelConfig& config, std::size_t index, WeightSource& source) {
-  const std::string layer = concat("layers.", index / 2, ".");
-  const LayerKind kind = config.layers[index];
-  Stage stage;
-  const std::string_view norm =
-      kind == LayerKind::kMlp ? "post_attention_layernorm.weight" : "input_layernorm.weight";
-  stage.norm = source.norm(concat(layer, norm), config.hidden_size);
+std::unique_ptr<Sublayer> load_mixer(LayerKind kind, const ModelConfig& config,
+                                     const std::string& layer, WeightSource& source) {
   switch (kind) {
-    case LayerKind::kKda: stage.layer = load_kda(config, layer + "self_attn.", source); break;
+    case LayerKind::kKda: return load_kda(config, layer + "self_attn.", source);
     case LayerKind::kLatentAttention:
-      stage.layer = load_latent_attention(config, layer + "self_attn.", source);
-      break;
-    case LayerKind::kMlp: stage.layer = load_mlp(config, layer + "mlp.", source); break;
-    default: refuse_layer("kimi_linear", kind, source); break;
+      return load_latent_attention(config, layer + "self_attn.", source);
+    default: return nullptr;
   }
-  return stage;
+}
+
+Stage load(const ModelConfig& config, std::size_t index, WeightSource& source) {
+  return load_decoder_half("kimi_linear", config, index, source, &load_mixer);
 }
 
 }  // namespace

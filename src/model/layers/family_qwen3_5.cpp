@@ -6,7 +6,6 @@
 #include "model/layers/attention_layer.hpp"
 #include "model/layers/families.hpp"
 #include "model/layers/gdn_layer.hpp"
-#include "model/layers/mlp_layer.hpp"
 
 namespace replayssm::model {
 namespace {
@@ -29,22 +28,17 @@ std::string_view left_out(std::string_view stored) {
   return {};
 }
 
-Stage load(const ModelConfig& config, std::size_t index, WeightSource& source) {
-  const std::string layer = concat("layers.", index / 2, ".");
-  const LayerKind kind = config.layers[index];
-  Stage stage;
-  const std::string_view norm =
-      kind == LayerKind::kMlp ? "post_attention_layernorm.weight" : "input_layernorm.weight";
-  stage.norm = source.norm(concat(layer, norm), config.hidden_size);
+std::unique_ptr<Sublayer> load_mixer(LayerKind kind, const ModelConfig& config,
+                                     const std::string& layer, WeightSource& source) {
   switch (kind) {
-    case LayerKind::kGdn: stage.layer = load_gdn(config, layer + "linear_attn.", source); break;
-    case LayerKind::kAttention:
-      stage.layer = load_attention(config, layer + "self_attn.", source);
-      break;
-    case LayerKind::kMlp: stage.layer = load_mlp(config, layer + "mlp.", source); break;
-    default: refuse_layer("qwen3_5", kind, source); break;
+    case LayerKind::kGdn: return load_gdn(config, layer + "linear_attn.", source);
+    case LayerKind::kAttention: return load_attention(config, layer + "self_attn.", source);
+    default: return nullptr;
   }
-  return stage;
+}
+
+Stage load(const ModelConfig& config, std::size_t index, WeightSource& source) {
+  return load_decoder_half("qwen3_5", config, index, source, &load_mixer);
 }
 
 }  // namespace

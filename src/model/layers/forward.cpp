@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "core/text.hpp"
 #include "model/layers/norms.hpp"
+#include "model/layers/token_loop.hpp"
 
 namespace replayssm::model {
 
@@ -31,17 +33,34 @@ Forward::Forward(const Network& network, WorkerPool& pool, std::int64_t max_toke
   memory_.inner.resize(elements(widths.inner));
   memory_.keys.resize(elements(widths.keys));
   memory_.values.resize(elements(widths.values));
+  memory_.head_width = widths.head;
+  memory_.heads.resize(static_cast<std::size_t>(pool.workers() * widths.head));
 }
 
 void Forward::normalise(const float* in, const std::vector<float>& weight, std::int64_t rows,
                         void* out) {
   const std::int64_t hidden = network_.config().hidden_size;
   const double epsilon = network_.config().norm_epsilon;
-  if (activations_ == DType::kF32) {
-    rms_norm(in, weight.data(), epsilon, rows, hidden, static_cast<float*>(out));
-  } else {
-    rms_norm(in, weight.data(), epsilon, rows, hidden, static_cast<std::uint16_t*>(out));
+  with_element(activations_, [&](auto element) {
+    auto* to = static_cast<decltype(element)*>(out);
+    for_tokens(products_.pool(), rows, hidden, [&](std::int64_t first, std::int64_t count, int) {
+      rms_norm(in + first * hidden, weight.data(), epsilon, count, hidden, to + first * hidden);
+    });
+  });
+}
+
+Status Forward::reserve(std::span<const ForwardRow> rows) {
+  std::int64_t required = 0;
+  for (const ForwardRow& row : rows) required += row.kv->missing_bytes(row.tokens);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Status status = rows[i].kv->reserve(rows[i].tokens);
+    if (!status.ok()) {
+      return error(status.code(), status.message(), " (row ", i, " of ", rows.size(),
+                   ", which require ", required, " bytes in all; a shorter context or fewer ",
+                   "sequences at a time need less)");
+    }
   }
+  return {};
 }
 
 Status Forward::run(std::span<const std::int32_t> tokens, std::span<const ForwardRow> rows,
@@ -65,12 +84,15 @@ Status Forward::run(std::span<const std::int32_t> tokens, std::span<const Forwar
     for (std::int64_t i = 0; i < row.tokens; ++i) {
       positions_[static_cast<std::size_t>(row.first + i)] = row.kv->length() + i;
     }
-    REPLAYSSM_RETURN_IF_ERROR(row.kv->reserve(row.tokens));
   }
-  rotary_.prepare(positions_);
-  for (std::int64_t i = 0; i < count; ++i) {
-    network_.embed(tokens[static_cast<std::size_t>(i)], residual_.data() + i * hidden);
-  }
+  REPLAYSSM_RETURN_IF_ERROR(reserve(rows));
+  rotary_.prepare(positions_, products_.pool());
+  WorkerPool& pool = products_.pool();
+  for_tokens(pool, count, hidden, [&](std::int64_t first, std::int64_t part, int) {
+    for (std::int64_t i = first; i < first + part; ++i) {
+      network_.embed(tokens[static_cast<std::size_t>(i)], residual_.data() + i * hidden);
+    }
+  });
   Pass pass{count,   hidden,          activations_, network_.config().norm_epsilon,
             rows,    attention_rows_, any_step,     any_prefill,
             memory_, rotary_,         attention_,   products_,
@@ -78,7 +100,9 @@ Status Forward::run(std::span<const std::int32_t> tokens, std::span<const Forwar
   for (const Network::Placed& placed : network_.layers()) {
     normalise(residual_.data(), placed.stage.norm, count, memory_.normed.data());
     REPLAYSSM_RETURN_IF_ERROR(placed.stage.layer->run(pass, placed.place));
-    add(memory_.mixed.data(), count * hidden, residual_.data());
+    for_tokens(pool, count, hidden, [&](std::int64_t first, std::int64_t part, int) {
+      add(memory_.mixed.data() + first * hidden, part * hidden, residual_.data() + first * hidden);
+    });
   }
   return {};
 }

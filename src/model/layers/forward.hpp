@@ -34,6 +34,8 @@ class Forward {
                               float* logits);
 
  private:
+  // Room for the keys and values of all rows.
+  [[nodiscard]] static Status reserve(std::span<const ForwardRow> rows);
   void normalise(const float* in, const std::vector<float>& weight, std::int64_t rows, void* out);
 
   const Network& network_;

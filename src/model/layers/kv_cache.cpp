@@ -58,22 +58,40 @@ KvCache KvCache::fork() const {
   return other;
 }
 
-Status KvCache::reserve(std::int64_t tokens) {
+KvCache::PageRange KvCache::pages_of(std::int64_t tokens) const {
   if (layout_->layers.empty() || tokens == 0) return {};
-  const auto first = static_cast<std::size_t>(length_ / kPageTokens);
-  const auto end = static_cast<std::size_t>((length_ + tokens + kPageTokens - 1) / kPageTokens);
+  return {static_cast<std::size_t>(length_ / kPageTokens),
+          static_cast<std::size_t>((length_ + tokens + kPageTokens - 1) / kPageTokens)};
+}
+
+std::int64_t KvCache::missing_bytes(std::int64_t tokens) const {
+  const PageRange range = pages_of(tokens);
+  std::int64_t pages = 0;
+  for (std::size_t page = range.first; page < range.end; ++page) pages += missing(page) ? 1 : 0;
+  return pages * layout_->page_bytes;
+}
+
+Status KvCache::reserve(std::int64_t tokens) {
+  const PageRange range = pages_of(tokens);
+  const std::int64_t required = missing_bytes(tokens);
+  const std::int64_t held = bytes();
+  std::size_t page = range.first;
   try {
-    for (std::size_t page = first; page < end; ++page) {
+    for (; page < range.end; ++page) {
+      if (!missing(page)) continue;
       if (page >= pages_.size()) {
         pages_.push_back(std::make_shared<std::vector<std::byte>>(
             static_cast<std::size_t>(layout_->page_bytes)));
-      } else if (pages_[page].use_count() > 1) {
+      } else {
         pages_[page] = std::make_shared<std::vector<std::byte>>(*pages_[page]);
       }
     }
   } catch (const std::bad_alloc&) {
-    return error(StatusCode::kResourceExhausted, "attention: no memory for ", layout_->page_bytes,
-                 " more bytes of keys and values");
+    const std::int64_t room = static_cast<std::int64_t>(page) * kPageTokens;
+    return error(
+        StatusCode::kResourceExhausted, "attention: no memory for keys and values: ", required,
+        " bytes are required beyond the ", held, " held, given a context of ", length_,
+        " tokens and ", tokens, " more; there is room for ", std::max(room, length_), " tokens");
   }
   return {};
 }

@@ -44,8 +44,11 @@ class KvCache {
   [[nodiscard]] KvCache fork() const;
 
   // Makes positions length() .. length() + tokens writable: adds pages, copies shared ones. Nothing
-  // committed changes. kResourceExhausted: no memory.
+  // committed changes. kResourceExhausted: no memory; says the bytes required, the tokens given and
+  // those that found room.
   [[nodiscard]] Status reserve(std::int64_t tokens);
+  // Bytes of the pages that reserve(tokens) adds and copies.
+  [[nodiscard]] std::int64_t missing_bytes(std::int64_t tokens) const;
 
   // Writes one reserved position of one layer; key: [heads, key_width], value: [heads,
   // value_width], not read where that is 0.
@@ -74,6 +77,17 @@ class KvCache {
     std::int64_t page_bytes = 0;
   };
   using Page = std::shared_ptr<std::vector<std::byte>>;
+  // Pages [first, end) hold positions length() .. length() + tokens; none where no layer keeps
+  // anything.
+  struct PageRange {
+    std::size_t first = 0;
+    std::size_t end = 0;
+  };
+  [[nodiscard]] PageRange pages_of(std::int64_t tokens) const;
+  // Nobody may write to it yet: not there, or shared with a fork.
+  [[nodiscard]] bool missing(std::size_t page) const {
+    return page >= pages_.size() || pages_[page].use_count() > 1;
+  }
   explicit KvCache(std::shared_ptr<const Layout> layout) : layout_(std::move(layout)) {}
   [[nodiscard]] const Place& place(std::int64_t layer) const {
     return layout_->layers[static_cast<std::size_t>(layer)];

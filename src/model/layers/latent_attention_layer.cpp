@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/layers/norms.hpp"
+#include "model/layers/token_loop.hpp"
 
 namespace replayssm::model {
 namespace {
@@ -22,16 +23,6 @@ std::vector<std::byte> transposed(const std::byte* from, std::int64_t rows, std:
     }
   }
   return to;
-}
-
-// Copies `width` elements a token between rows of different strides, all in elements.
-void copy_columns(const std::byte* from, std::int64_t from_stride, std::byte* to,
-                  std::int64_t to_stride, std::int64_t tokens, std::int64_t width,
-                  std::int64_t element) {
-  for (std::int64_t token = 0; token < tokens; ++token) {
-    std::memcpy(to + token * to_stride * element, from + token * from_stride * element,
-                static_cast<std::size_t>(width * element));
-  }
 }
 
 class LatentAttentionLayer final : public Sublayer {
@@ -60,7 +51,6 @@ class LatentAttentionLayer final : public Sublayer {
     widths.recurred = std::max(row_width(), shape_.q_rank);
     widths.inner = shape_.heads * shape_.kv_rank;
     widths.keys = row_width();
-    widths.values = std::max(shape_.nope_dim, shape_.value_dim);
     return widths;
   }
 
@@ -69,13 +59,7 @@ class LatentAttentionLayer final : public Sublayer {
   [[nodiscard]] Status run(Pass& pass, std::int32_t place) const override {
     Workspace& memory = pass.memory;
     REPLAYSSM_RETURN_IF_ERROR(project(pass));
-    const std::int64_t row_bytes = element_size(pass) * row_width();
-    for (const ForwardRow& row : pass.rows) {
-      for (std::int64_t i = 0; i < row.tokens; ++i) {
-        row.kv->write(place, row.kv->length() + i, memory.keys.data() + (row.first + i) * row_bytes,
-                      nullptr);
-      }
-    }
+    remember(pass, place, row_width(), 0);
     REPLAYSSM_RETURN_IF_ERROR(absorb_queries(pass));
     AttentionShape shape;
     shape.heads = shape_.heads;
@@ -143,60 +127,46 @@ class LatentAttentionLayer final : public Sublayer {
   // are.
   void norm_rows(Pass& pass, const std::vector<float>& weight, std::int64_t normed,
                  std::int64_t width, std::byte* out) const {
-    if (pass.activations == DType::kF32) {
-      norm_rows(pass, weight, normed, width, reinterpret_cast<float*>(out));
-    } else {
-      norm_rows(pass, weight, normed, width, reinterpret_cast<std::uint16_t*>(out));
-    }
+    with_element(pass.activations, [&](auto element) {
+      for_tokens(pass.products.pool(), pass.tokens, width,
+                 [&](std::int64_t first, std::int64_t count, int) {
+                   const float* from = pass.memory.recurred.data() + first * width;
+                   auto* to = reinterpret_cast<decltype(element)*>(out) + first * width;
+                   for (std::int64_t i = 0; i < count; ++i, from += width, to += width) {
+                     rms_norm(from, weight.data(), shape_.norm_epsilon, 1, normed, to);
+                     for (std::int64_t k = normed; k < width; ++k) store(from[k], to + k);
+                   }
+                 });
+    });
   }
 
-  template <typename Element>
-  void norm_rows(Pass& pass, const std::vector<float>& weight, std::int64_t normed,
-                 std::int64_t width, Element* out) const {
-    const float* in = pass.memory.recurred.data();
-    for (std::int64_t token = 0; token < pass.tokens; ++token, in += width, out += width) {
-      rms_norm(in, weight.data(), shape_.norm_epsilon, 1, normed, out);
-      for (std::int64_t i = normed; i < width; ++i) store(in[i], out + i);
-    }
-  }
-
-  // memory.prepared = (W_k^T q_nope, q_rope) of each head. Uses memory.values and memory.inner.
+  // memory.prepared = (W_k^T q_nope, q_rope) of each head.
   [[nodiscard]] Status absorb_queries(Pass& pass) const {
     Workspace& memory = pass.memory;
-    const std::int64_t element = element_size(pass);
     const std::int64_t from_stride = shape_.heads * shape_.key_dim();
     const std::int64_t to_stride = shape_.heads * row_width();
-    for (std::int64_t head = 0; head < shape_.heads; ++head) {
-      const std::byte* from = memory.projected.data() + head * shape_.key_dim() * element;
-      std::byte* to = memory.prepared.data() + head * row_width() * element;
-      copy_columns(from, from_stride, memory.values.data(), shape_.nope_dim, pass.tokens,
-                   shape_.nope_dim, element);
-      REPLAYSSM_RETURN_IF_ERROR(keys_[static_cast<std::size_t>(head)].run(
-          memory.values.data(), pass.tokens, memory.inner.data(), pass.activations, pass.products));
-      copy_columns(memory.inner.data(), shape_.kv_rank, to, to_stride, pass.tokens, shape_.kv_rank,
-                   element);
-      copy_columns(from + shape_.nope_dim * element, from_stride, to + shape_.kv_rank * element,
-                   to_stride, pass.tokens, shape_.rope_dim, element);
-    }
+    REPLAYSSM_RETURN_IF_ERROR(Linear::run_each(
+        keys_, {memory.projected.data(), from_stride, shape_.key_dim()}, pass.tokens,
+        {memory.prepared.data(), to_stride, row_width()}, pass.activations, pass.products));
+    const std::int64_t element = element_size(pass);
+    const std::int64_t rope = shape_.heads * shape_.rope_dim;
+    for_tokens(pass.products.pool(), pass.tokens, rope, [&](auto first, auto count, int) {
+      for (std::int64_t at = first * shape_.heads; at < (first + count) * shape_.heads; ++at) {
+        std::memcpy(memory.prepared.data() + (at * row_width() + shape_.kv_rank) * element,
+                    memory.projected.data() + (at * shape_.key_dim() + shape_.nope_dim) * element,
+                    static_cast<std::size_t>(shape_.rope_dim * element));
+      }
+    });
     return {};
   }
 
-  // memory.projected = W_v times the sums in memory.inner. Uses memory.prepared and memory.values.
+  // memory.projected = W_v of each head times its sums in memory.inner.
   [[nodiscard]] Status expand_outputs(Pass& pass) const {
     Workspace& memory = pass.memory;
-    const std::int64_t element = element_size(pass);
-    for (std::int64_t head = 0; head < shape_.heads; ++head) {
-      copy_columns(memory.inner.data() + head * shape_.kv_rank * element,
-                   shape_.heads * shape_.kv_rank, memory.prepared.data(), shape_.kv_rank,
-                   pass.tokens, shape_.kv_rank, element);
-      REPLAYSSM_RETURN_IF_ERROR(values_[static_cast<std::size_t>(head)].run(
-          memory.prepared.data(), pass.tokens, memory.values.data(), pass.activations,
-          pass.products));
-      copy_columns(memory.values.data(), shape_.value_dim,
-                   memory.projected.data() + head * shape_.value_dim * element,
-                   shape_.heads * shape_.value_dim, pass.tokens, shape_.value_dim, element);
-    }
-    return {};
+    return Linear::run_each(
+        values_, {memory.inner.data(), shape_.heads * shape_.kv_rank, shape_.kv_rank}, pass.tokens,
+        {memory.projected.data(), shape_.heads * shape_.value_dim, shape_.value_dim},
+        pass.activations, pass.products);
   }
 
   LatentAttentionConfig shape_;

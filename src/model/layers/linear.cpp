@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <new>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -51,6 +52,13 @@ std::int64_t slice_outputs(std::int64_t outputs, std::int64_t inputs) {
   return std::min(outputs, (width + unit - 1) / unit * unit);
 }
 
+// `offset` elements behind `data`.
+template <typename Data>
+Data* at(Data* data, DType dtype, std::int64_t offset) {
+  using Byte = std::conditional_t<std::is_const_v<Data>, const std::byte, std::byte>;
+  return static_cast<Byte*>(data) + offset * static_cast<std::int64_t>(dtype_bytes(dtype));
+}
+
 }  // namespace
 
 class Linear::Impl {
@@ -69,8 +77,22 @@ class Linear::Impl {
   bool emulated = false;
   std::vector<Slice> slices;
 
-  Status run_block(const void* in, std::int64_t rows, void* out, DType out_dtype,
-                   ProductContext& context) const;
+  // Rows of the inputs and outputs of some matrices.
+  struct Block {
+    std::int64_t rows = 0;
+    SideBySide<const void> in;
+    DType in_dtype = DType::kF32;
+    SideBySide<void> out;
+    DType out_dtype = DType::kF32;
+    bool widen = false;  // inputs are bf16 and the products f32
+  };
+
+  // For matrices alike. `all`: of any number of rows.
+  static Status run_blocks(std::span<const Linear> matrices, Block all, ProductContext& context);
+  static Status run_block(std::span<const Linear> matrices, const Block& block,
+                          ProductContext& context);
+  // The inputs of matrix number `matrix`, gap-free and of this type, in `to`.
+  const void* gather(const Block& block, std::int64_t matrix, std::byte* to) const;
 };
 
 namespace {
@@ -215,37 +237,50 @@ Result<Linear> Linear::create(const MatrixView& matrix, DType compute, WorkerPoo
   return linear;
 }
 
-Status Linear::Impl::run_block(const void* in, std::int64_t rows, void* out, DType out_dtype,
-                               ProductContext& context) const {
+Status Linear::Impl::run_block(std::span<const Linear> matrices, const Block& block,
+                               ProductContext& context) {
   ProductContext::Impl& shared = context.impl();
+  const Impl& first = *matrices.front().impl_;
+  const std::vector<Slice>& slices = first.slices;
+  const std::int64_t rows = block.rows;
   // At most two widths occur: that of all slices and that of the last.
   ProductContext::Impl::Primitive* full = nullptr;
   ProductContext::Impl::Primitive* last = nullptr;
   try {
     // The last first: making the second may not move the first, which a map grants.
-    last = &shared.primitive(rows, slices.back().outputs, inputs, dtype, slices.back().packed);
-    full =
-        slices.front().outputs == slices.back().outputs
-            ? last
-            : &shared.primitive(rows, slices.front().outputs, inputs, dtype, slices.front().packed);
+    last = &shared.primitive(rows, slices.back().outputs, first.inputs, first.dtype,
+                             slices.back().packed);
+    full = slices.front().outputs == slices.back().outputs
+               ? last
+               : &shared.primitive(rows, slices.front().outputs, first.inputs, first.dtype,
+                                   slices.front().packed);
   } catch (const dnnl::error& failure) {
     return dnnl_failure("making a kernel", failure);
   }
-  if (out_dtype != DType::kF32) {
-    const auto elements = static_cast<std::size_t>(rows * slices.front().outputs);
-    for (auto& worker : shared.workers) {
-      if (worker.out.size() < elements) worker.out.resize(elements);
-    }
+  // What oneDNN takes and gives has no gaps between its rows.
+  const bool gather = block.widen || (rows > 1 && block.in.stride != first.inputs);
+  const bool direct = block.out_dtype == DType::kF32 &&
+                      (rows == 1 || (slices.size() == 1 && block.out.stride == first.outputs));
+  const std::size_t in_bytes =
+      gather ? static_cast<std::size_t>(rows * first.inputs) * dtype_bytes(first.dtype) : 0;
+  const auto outs = static_cast<std::size_t>(direct ? 0 : rows * slices.front().outputs);
+  for (auto& worker : shared.workers) {
+    if (worker.in.size() < in_bytes) worker.in.resize(in_bytes);
+    if (worker.out.size() < outs) worker.out.resize(outs);
   }
 
   std::atomic<int> failed{dnnl_success};
   const auto count = static_cast<std::int64_t>(slices.size());
-  context.pool().for_each(count, [&](std::int64_t index, int worker_index) {
-    const Slice& slice = slices[static_cast<std::size_t>(index)];
+  auto body = [&](std::int64_t index, int worker_index) {
+    const std::int64_t matrix = index / count;
+    const Slice& slice = matrices[static_cast<std::size_t>(matrix)]
+                             .impl_->slices[static_cast<std::size_t>(index % count)];
     auto& worker = shared.workers[static_cast<std::size_t>(worker_index)];
     auto& primitive = slice.outputs == slices.back().outputs ? *last : *full;
-    const bool direct = out_dtype == DType::kF32 && (rows == 1 || count == 1);
-    float* target = direct ? static_cast<float*>(out) + slice.first : worker.out.data();
+    const void* in = gather ? first.gather(block, matrix, worker.in.data())
+                            : at(block.in.data, block.in_dtype, matrix * block.in.step);
+    const std::int64_t out_offset = matrix * block.out.step + slice.first;
+    float* target = direct ? static_cast<float*>(block.out.data) + out_offset : worker.out.data();
     const dnnl_status_t status = shared.execute(primitive, static_cast<std::size_t>(worker_index),
                                                 in, slice.data.get(), target);
     if (status != dnnl_success) {
@@ -255,15 +290,16 @@ Status Linear::Impl::run_block(const void* in, std::int64_t rows, void* out, DTy
     if (direct) return;
     for (std::int64_t row = 0; row < rows; ++row) {
       const float* from = target + row * slice.outputs;
-      const std::int64_t offset = row * outputs + slice.first;
-      if (out_dtype == DType::kF32) {
-        std::memcpy(static_cast<float*>(out) + offset, from,
+      const std::int64_t offset = row * block.out.stride + out_offset;
+      if (block.out_dtype == DType::kF32) {
+        std::memcpy(static_cast<float*>(block.out.data) + offset, from,
                     static_cast<std::size_t>(slice.outputs) * sizeof(float));
       } else {
-        f32_to_bf16(from, static_cast<std::uint16_t*>(out) + offset, slice.outputs);
+        f32_to_bf16(from, static_cast<std::uint16_t*>(block.out.data) + offset, slice.outputs);
       }
     }
-  });
+  };
+  context.pool().for_each(static_cast<std::int64_t>(matrices.size()) * count, body);
   if (failed.load() != dnnl_success) {
     return error(StatusCode::kInternal, "matrix product: oneDNN failed with status ",
                  failed.load());
@@ -271,27 +307,66 @@ Status Linear::Impl::run_block(const void* in, std::int64_t rows, void* out, DTy
   return {};
 }
 
+const void* Linear::Impl::gather(const Block& block, std::int64_t matrix, std::byte* to) const {
+  for (std::int64_t row = 0; row < block.rows; ++row) {
+    const void* from =
+        at(block.in.data, block.in_dtype, row * block.in.stride + matrix * block.in.step);
+    void* target = at(to, dtype, row * inputs);
+    if (block.widen) {
+      bf16_to_f32(static_cast<const std::uint16_t*>(from), static_cast<float*>(target), inputs);
+    } else {
+      std::memcpy(target, from, static_cast<std::size_t>(inputs) * dtype_bytes(dtype));
+    }
+  }
+  return to;
+}
+
+Status Linear::Impl::run_blocks(std::span<const Linear> matrices, Block all,
+                                ProductContext& context) {
+  for (std::int64_t done = 0; done < all.rows;) {
+    Block block = all;
+    block.rows = next_row_block(all.rows - done);
+    block.in.data = at(all.in.data, all.in_dtype, done * all.in.stride);
+    block.out.data = at(all.out.data, all.out_dtype, done * all.out.stride);
+    REPLAYSSM_RETURN_IF_ERROR(run_block(matrices, block, context));
+    done += block.rows;
+  }
+  return {};
+}
+
 Status Linear::run(const void* in, std::int64_t rows, void* out, DType out_dtype,
                    ProductContext& context) const {
-  const std::size_t in_bytes = impl_->emulated ? sizeof(float) : dtype_bytes(impl_->dtype);
+  Impl::Block all{rows, {in, inputs(), 0}, impl_->dtype, {out, outputs(), 0}, out_dtype};
   if (impl_->emulated) {
+    // Once for all slices.
     auto& widened = context.impl().widened;
     const std::int64_t elements = rows * impl_->inputs;
     if (static_cast<std::int64_t>(widened.size()) < elements)
       widened.resize(static_cast<std::size_t>(elements));
     bf16_to_f32(static_cast<const std::uint16_t*>(in), widened.data(), elements);
-    in = widened.data();
+    all.in.data = widened.data();
   }
-  for (std::int64_t done = 0; done < rows;) {
-    const std::int64_t block = next_row_block(rows - done);
-    const auto* block_in = static_cast<const std::byte*>(in) +
-                           done * impl_->inputs * static_cast<std::int64_t>(in_bytes);
-    auto* block_out = static_cast<std::byte*>(out) +
-                      done * impl_->outputs * static_cast<std::int64_t>(dtype_bytes(out_dtype));
-    REPLAYSSM_RETURN_IF_ERROR(impl_->run_block(block_in, block, block_out, out_dtype, context));
-    done += block;
+  return Impl::run_blocks({this, 1}, all, context);
+}
+
+Status Linear::run_each(std::span<const Linear> matrices, SideBySide<const void> in,
+                        std::int64_t rows, SideBySide<void> out, DType out_dtype,
+                        ProductContext& context) {
+  if (matrices.empty()) return {};
+  const Impl& first = *matrices.front().impl_;
+  for (const Linear& matrix : matrices) {
+    const Impl& other = *matrix.impl_;
+    if (other.inputs != first.inputs || other.outputs != first.outputs ||
+        other.dtype != first.dtype || other.emulated != first.emulated) {
+      return invalid_argument("matrix product: matrices that run together must have one shape and ",
+                              "type, given ", first.outputs, " x ", first.inputs, " ",
+                              dtype_name(first.dtype), " and ", other.outputs, " x ", other.inputs,
+                              " ", dtype_name(other.dtype));
+    }
   }
-  return {};
+  const DType in_dtype = first.emulated ? DType::kBF16 : first.dtype;
+  return Impl::run_blocks(matrices, Impl::Block{rows, in, in_dtype, out, out_dtype, first.emulated},
+                          context);
 }
 
 std::string product_kernel_name(DType compute) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "model/layers/worker_pool.hpp"
@@ -40,6 +41,15 @@ class ProductContext {
   std::unique_ptr<Impl> impl_;
 };
 
+// Where rows of several matrices' inputs or outputs lie in one tensor: row r of matrix m begins r *
+// stride + m * step elements behind `data`.
+template <typename Data>
+struct SideBySide {
+  Data* data = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t step = 0;
+};
+
 class Linear {
  public:
   Linear();
@@ -56,6 +66,12 @@ class Linear {
   // out: [rows, outputs] f32 or bf16, gap-free. Sums are f32 and rounded once.
   [[nodiscard]] Status run(const void* in, std::int64_t rows, void* out, DType out_dtype,
                            ProductContext& context) const;
+
+  // The same for matrices of one shape and type, as of the heads of attention, each with inputs and
+  // outputs of its own; the workers share all of them. kInvalidArgument: the matrices differ.
+  [[nodiscard]] static Status run_each(std::span<const Linear> matrices, SideBySide<const void> in,
+                                       std::int64_t rows, SideBySide<void> out, DType out_dtype,
+                                       ProductContext& context);
 
   [[nodiscard]] std::int64_t inputs() const;
   [[nodiscard]] std::int64_t outputs() const;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "model/layers/norms.hpp"
+#include "model/layers/token_loop.hpp"
 
 namespace replayssm::model {
 namespace {
@@ -26,11 +27,13 @@ class ReluSquaredLayer final : public Sublayer {
     void* projected = memory.projected.data();
     REPLAYSSM_RETURN_IF_ERROR(
         up_.run(memory.normed.data(), pass.tokens, projected, pass.activations, pass.products));
-    if (pass.activations == DType::kF32) {
-      relu_squared(static_cast<float*>(projected), pass.tokens * width_);
-    } else {
-      relu_squared(static_cast<std::uint16_t*>(projected), pass.tokens * width_);
-    }
+    with_element(pass.activations, [&](auto element) {
+      auto* numbers = static_cast<decltype(element)*>(projected);
+      for_tokens(pass.products.pool(), pass.tokens, width_,
+                 [&](std::int64_t first, std::int64_t count, int) {
+                   relu_squared(numbers + first * width_, count * width_);
+                 });
+    });
     return down_.run(projected, pass.tokens, memory.mixed.data(), DType::kF32, pass.products);
   }
 
@@ -62,11 +65,7 @@ class SwiGluLayer final : public Sublayer {
     REPLAYSSM_RETURN_IF_ERROR(gate_up_.run(memory.normed.data(), pass.tokens,
                                            memory.projected.data(), pass.activations,
                                            pass.products));
-    if (pass.activations == DType::kF32) {
-      activate<float>(pass);
-    } else {
-      activate<std::uint16_t>(pass);
-    }
+    with_element(pass.activations, [&](auto element) { activate<decltype(element)>(pass); });
     return down_.run(memory.inner.data(), pass.tokens, memory.mixed.data(), DType::kF32,
                      pass.products);
   }
@@ -76,13 +75,16 @@ class SwiGluLayer final : public Sublayer {
   void activate(Pass& pass) const {
     const auto* projected = reinterpret_cast<const Element*>(pass.memory.projected.data());
     auto* inner = reinterpret_cast<Element*>(pass.memory.inner.data());
-    for (std::int64_t token = 0; token < pass.tokens; ++token) {
-      const Element* gate = projected + token * 2 * width_;
-      const Element* up = gate + width_;
-      for (std::int64_t i = 0; i < width_; ++i) {
-        store(silu(load(gate[i])) * load(up[i]), inner + token * width_ + i);
-      }
-    }
+    for_tokens(pass.products.pool(), pass.tokens, width_,
+               [&](std::int64_t first, std::int64_t count, int) {
+                 for (std::int64_t token = first; token < first + count; ++token) {
+                   const Element* gate = projected + token * 2 * width_;
+                   const Element* up = gate + width_;
+                   for (std::int64_t i = 0; i < width_; ++i) {
+                     store(silu(load(gate[i])) * load(up[i]), inner + token * width_ + i);
+                   }
+                 }
+               });
   }
 
   std::int64_t width_;

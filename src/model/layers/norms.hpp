@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "model/layers/bf16.hpp"
+#include "replayssm/dtype.hpp"
 
 namespace replayssm::model {
 
@@ -12,6 +13,14 @@ inline void store(float value, float* out) { *out = value; }
 inline void store(float value, std::uint16_t* out) { *out = f32_to_bf16(value); }
 inline float load(float value) { return value; }
 inline float load(std::uint16_t value) { return bf16_to_f32(value); }
+
+// function(element) with a number of the type that holds activations: float, or std::uint16_t for
+// the bits of bf16.
+template <typename Function>
+decltype(auto) with_element(DType activations, Function&& function) {
+  if (activations == DType::kF32) return function(float());
+  return function(std::uint16_t());
+}
 
 // exp of -x overflows to infinity for small x, and the quotient is 0 then, as it should be.
 [[nodiscard]] inline float sigmoid(float x) { return 1.0F / (1.0F + std::exp(-x)); }

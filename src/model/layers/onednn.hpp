@@ -54,7 +54,8 @@ class ProductContext::Impl {
   struct Worker {
     dnnl::stream stream{cpu_engine()};
     std::vector<std::byte> scratch;
-    std::vector<float> out;  // a slice's outputs before they are spread
+    std::vector<std::byte> in;  // inputs that lie apart, brought together
+    std::vector<float> out;     // a slice's outputs before they are spread
   };
 
   explicit Impl(int worker_count);

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "model/layers/worker_pool.hpp"
+
 namespace replayssm::model {
 
 // The angles of the tokens of one pass.
@@ -17,7 +19,7 @@ class Rotary {
   [[nodiscard]] std::int64_t dims() const { return dims_; }
 
   // positions: of the pass's tokens.
-  void prepare(std::span<const std::int64_t> positions);
+  void prepare(std::span<const std::int64_t> positions, WorkerPool& pool);
 
   // Turns the first dims() elements of a head of token number `token` of the pass.
   void turn(std::int64_t token, float* head) const;

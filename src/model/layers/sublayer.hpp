@@ -35,6 +35,7 @@ struct Widths {
   std::int64_t inner = 0;      // activations: what the last product takes
   std::int64_t keys = 0;       // activations
   std::int64_t values = 0;     // activations
+  std::int64_t head = 0;       // f32, a worker instead of a token: a head that is normed and turned
 
   // The larger of each.
   void grow(const Widths& other);
@@ -46,6 +47,10 @@ struct Workspace {
   std::vector<float> mixed;       // [tokens, hidden]: the layer's output
   std::vector<std::byte> projected, prepared, inner, keys, values;
   std::vector<float> recurred;
+  std::vector<float> heads;  // [workers, head_width]
+  std::int64_t head_width = 0;
+
+  [[nodiscard]] float* head(int worker) { return heads.data() + worker * head_width; }
 };
 
 // One forward of a batch as a layer sees it.
@@ -65,8 +70,9 @@ struct Pass {
   Cache& cache;
 };
 
-// One layer of the recurrent cache for all rows of the pass, prompt chunks and steps.
-[[nodiscard]] Status recur(Pass& pass, const LayerInputs& inputs);
+// Writes the keys [tokens, key_width] and values [tokens, value_width] of working memory into the
+// caches of their sequences; value_width 0: keys alone. place: the layer's in those caches.
+void remember(Pass& pass, std::int32_t place, std::int64_t key_width, std::int64_t value_width);
 
 // What the recurrent cache has to know of a layer. The weights point into the layer.
 struct RecurrentLayer {
