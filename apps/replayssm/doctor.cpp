@@ -118,8 +118,7 @@ DoctorReport examine() {
         exists("/proc/driver/nvidia/version")
             ? "an NVIDIA driver is here, but this build has no CUDA backend: it computes on the "
               "CPU; -DREPLAYSSM_ENABLE_CUDA=ON builds one for the cache"
-            : "this build has no CUDA backend: it computes on the CPU, for which nothing is "
-              "missing");
+            : "this build has no CUDA backend, which an NVIDIA GPU would need");
   }
   for (const ImplementationInfo& implementation : report.implementations) {
     if (implementation.available) continue;

@@ -344,7 +344,7 @@ REPLAYSSM_API replayssm_code replayssm_import(replayssm_cache* cache, const void
 
 typedef struct replayssm_rows {
   uint32_t struct_size;
-  int32_t has_padding_slot; /* 0: no id means padding, padding_slot is not looked at */
+  int32_t has_padding_slot; /* 0: no id but INT64_MIN means padding, padding_slot is unread */
   int64_t count;
   const int64_t* slots;   /* [count] */
   const int32_t* tokens;  /* [count]; null: 1 each */

@@ -69,18 +69,20 @@ class NemotronReader {
   }
 
   void read_layers() {
-    const JsonValue* list = fields_.get({"layers_block_type", "layer_types"});
+    const JsonValue* list = fields_.get({"layers_block_type"});
+    const std::string list_name = list != nullptr ? "layers_block_type" : "layer_types";
+    if (list == nullptr) list = fields_.get({"layer_types"});
     const JsonValue* pattern = fields_.get({"hybrid_override_pattern"});
     if (list != nullptr) {
       const JsonValue::Array* layers = list->as_array();
       if (layers == nullptr)
-        return invalid("layers_block_type: a list of texts is required, given " + list->describe());
+        return invalid(list_name + ": a list of texts is required, given " + list->describe());
       if (static_cast<std::int64_t>(layers->size()) > kMaxLayers)
         return refuse_count(layers->size());
       for (std::size_t i = 0; i < layers->size(); ++i) {
         const std::string* kind = (*layers)[i].as_string();
         if (kind == nullptr)
-          return invalid("layers_block_type: a text is required, given " + (*layers)[i].describe());
+          return invalid(list_name + ": a text is required, given " + (*layers)[i].describe());
         add_layer(*kind, i);
       }
     } else if (pattern != nullptr) {
@@ -91,7 +93,7 @@ class NemotronReader {
         return refuse_count(letters->size());
       for (std::size_t i = 0; i < letters->size(); ++i) add_layer(std::string(1, (*letters)[i]), i);
     } else {
-      return invalid("layers_block_type or hybrid_override_pattern is missing");
+      return invalid("layers_block_type, layer_types or hybrid_override_pattern is missing");
     }
     if (!fields_.status().ok()) return;
     if (config_.layers.empty()) return invalid("at least one layer is required");

@@ -51,6 +51,10 @@ std::string JsonValue::describe() const {
   return "an object";
 }
 
+std::string JsonValue::describe(const JsonValue* value) {
+  return value == nullptr ? "nothing" : value->describe();
+}
+
 const JsonValue* JsonObject::find(std::string_view key) const {
   const auto at = std::lower_bound(by_key_.begin(), by_key_.end(), key,
                                    [this](std::uint32_t index, std::string_view wanted) {

@@ -48,6 +48,8 @@ class JsonValue {
 
   // For messages: "null", "the number 3", "the text 'abc'", "a list of 3", "an object".
   [[nodiscard]] std::string describe() const;
+  // The same of a member that may be absent: "nothing" for null.
+  [[nodiscard]] static std::string describe(const JsonValue* value);
 
  private:
   std::variant<std::monostate, bool, std::int64_t, double, std::string, Array,

@@ -111,7 +111,8 @@ Status Pretokenizer::add(const JsonValue& json, const std::string& where) {
   if (type == "Sequence") {
     const JsonValue* list = fields.get({"pretokenizers"});
     if (list == nullptr || list->as_array() == nullptr) {
-      return Status(StatusCode::kInvalidArgument, where + ": pretokenizers must be a list");
+      return Status(StatusCode::kInvalidArgument,
+                    where + ": pretokenizers must be a list, given " + JsonValue::describe(list));
     }
     for (const JsonValue& element : *list->as_array()) {
       REPLAYSSM_RETURN_IF_ERROR(add(element, where));

@@ -135,7 +135,8 @@ class HeaderReader {
       for (const auto& member : object->members())
         texts = texts && member.value.as_string() != nullptr;
     }
-    return texts ? Status() : fail("__metadata__ must be an object of texts");
+    return texts ? Status()
+                 : fail("__metadata__ must be an object of texts, given " + value.describe());
   }
 
   [[nodiscard]] Status read_tensor(const std::string& name, const JsonValue& value,
@@ -146,9 +147,11 @@ class HeaderReader {
     const JsonValue* shape = value.find("shape");
     const JsonValue* offsets = value.find("data_offsets");
     if (dtype == nullptr || dtype->as_string() == nullptr)
-      return fail(name, "dtype must be a text");
-    if (shape == nullptr || shape->as_array() == nullptr) return fail(name, "shape must be a list");
-    if (shape->as_array()->size() > kMaxRank) return fail(name, "more than 64 axes");
+      return fail(name, "dtype must be a text, given " + JsonValue::describe(dtype));
+    if (shape == nullptr || shape->as_array() == nullptr)
+      return fail(name, "shape must be a list, given " + JsonValue::describe(shape));
+    if (shape->as_array()->size() > kMaxRank)
+      return fail(name, "shape must have at most 64 axes, given " + shape->describe());
     entry.dtype_name = *dtype->as_string();
 
     std::uint64_t elements = 1;

@@ -43,7 +43,9 @@ Result<std::vector<ShardEntry>> parse_shard_index(std::string_view json, std::st
   };
   const JsonValue* map = parsed->find("weight_map");
   const JsonObject* object = map == nullptr ? nullptr : map->as_object();
-  if (object == nullptr) return fail("weight_map must be an object of shard names by tensor");
+  if (object == nullptr)
+    return fail("weight_map must be an object of shard names by tensor, given " +
+                JsonValue::describe(map));
   std::vector<ShardEntry> entries;
   entries.reserve(object->members().size());
   for (const JsonObject::Member& member : object->members()) {

@@ -124,8 +124,9 @@ Status BytePairModel::read_vocabulary(const JsonValue& json, const std::string& 
   const JsonValue* vocab = json.find("vocab");
   const JsonObject* object = vocab == nullptr ? nullptr : vocab->as_object();
   if (object == nullptr) {
-    return Status(StatusCode::kInvalidArgument,
-                  where + ": vocab must be an object of ids by token");
+    return Status(
+        StatusCode::kInvalidArgument,
+        where + ": vocab must be an object of ids by token, given " + JsonValue::describe(vocab));
   }
   ids_.reserve(object->members().size());
   std::vector<std::int32_t> taken;
@@ -154,7 +155,8 @@ Status BytePairModel::read_merges(const JsonValue& json, const std::string& wher
   const JsonValue* merges = json.find("merges");
   const JsonValue::Array* list = merges == nullptr ? nullptr : merges->as_array();
   if (list == nullptr) {
-    return Status(StatusCode::kInvalidArgument, where + ": merges must be a list");
+    return Status(StatusCode::kInvalidArgument,
+                  where + ": merges must be a list, given " + JsonValue::describe(merges));
   }
   merges_.reserve(list->size());
   std::size_t rank = 0;

@@ -86,7 +86,9 @@ Status read_template(const JsonValue& json, const std::string& where, std::int32
   const JsonValue::Array* pieces = single == nullptr ? nullptr : single->as_array();
   if (pieces == nullptr || pieces->size() > kMaxTemplatePieces) {
     return Status(StatusCode::kInvalidArgument,
-                  where + ": TemplateProcessing: single must be a list");
+                  where + ": TemplateProcessing: single must be a list of at most " +
+                      std::to_string(kMaxTemplatePieces) + ", given " +
+                      JsonValue::describe(single));
   }
   std::vector<std::int32_t> ids;
   for (const JsonValue& piece : *pieces) {

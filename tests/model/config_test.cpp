@@ -146,6 +146,10 @@ TEST(Config, MissingAndMalformedFieldsAreNamed) {
     EXPECT_FAULT(kInvalidArgument, changed(quoted_name, quoted_name + "NaN,\"y\":"), name);
   }
   EXPECT_FAULT(kInvalidArgument, changed("hybrid_override_pattern", "z"), "is missing");
+  for (const std::string name : {"layers_block_type", "layer_types"}) {
+    EXPECT_FAULT(kInvalidArgument, changed("hybrid_override_pattern", name),
+                 name + ": a list of texts is required, given the text");
+  }
   EXPECT_FAULT(kInvalidArgument, changed("M-M-M-MM", "M-M-M-MX"), "layer 7 is 'X'");
   EXPECT_FAULT(kInvalidArgument, changed("\"M-M-M-MM-M-M*-M-M*-M-M-M*-M-M-MM*-MMM-M-M-\"", "\"\""),
                "at least one layer");
