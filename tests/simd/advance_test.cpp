@@ -66,7 +66,11 @@ struct Trace {
   std::vector<std::vector<float>> after;
 };
 
-enum class Form { kTarget, kInPlace, kAfter, kTree };
+// kPast: `after` may be written past the caches, the last state over the source; kPastOdd: the same
+// where no state begins at a vector's boundary.
+enum class Form { kTarget, kInPlace, kAfter, kTree, kPast, kPastOdd };
+constexpr std::initializer_list<Form> kForms = {Form::kTarget, Form::kInPlace, Form::kAfter,
+                                                Form::kTree,   Form::kPast,    Form::kPastOdd};
 
 Trace trace(const Level& level, const Operands& run, Form form, bool reads, bool zero = false) {
   Trace result;
@@ -79,6 +83,7 @@ Trace trace(const Level& level, const Operands& run, Form form, bool reads, bool
   } else {
     call.query = nullptr;
   }
+  std::vector<float> room;
   std::vector<float*> places;
   std::vector<std::int32_t> parents(static_cast<std::size_t>(run.tokens));
   std::iota(parents.begin(), parents.end(), -1);
@@ -87,6 +92,18 @@ Trace trace(const Level& level, const Operands& run, Form form, bool reads, bool
     if (form == Form::kTarget) std::fill(result.target.begin(), result.target.end(), -7.0F);
     if (form == Form::kInPlace && !zero) call.source = result.target.data();
     call.target = result.target.data();
+  } else if (form == Form::kPast || form == Form::kPastOdd) {
+    constexpr std::size_t kLine = 16;  // floats
+    room.assign(run.size() * static_cast<std::size_t>(run.tokens) + 2 * kLine, -7.0F);
+    float* first = room.data();
+    while (reinterpret_cast<std::uintptr_t>(first) % (kLine * sizeof(float)) != 0) ++first;
+    if (form == Form::kPastOdd) first += 4;
+    for (std::int32_t j = 0; j < run.tokens; ++j)
+      places.push_back(first + static_cast<std::size_t>(j) * run.size());
+    std::copy(run.source.begin(), run.source.end(), places.back());
+    if (!zero) call.source = places.back();
+    call.after = places.data();
+    call.past_caches = true;
   } else {
     result.after.assign(static_cast<std::size_t>(run.tokens),
                         std::vector<float>(run.size(), -7.0F));
@@ -98,6 +115,9 @@ Trace trace(const Level& level, const Operands& run, Form form, bool reads, bool
   const void* const line = run.key.data();
   call.next = {run.source.data(), &line, 1};
   result.finite = level.advance(call);
+  if (call.past_caches) {
+    for (const float* state : places) result.after.emplace_back(state, state + run.size());
+  }
   return result;
 }
 
@@ -203,7 +223,7 @@ TEST_P(AdvanceTest, RecurrenceInRegistersAndInMemoryAgreeAndAreRight) {
       const Errors off = errors(run, tree, zero);
       ASSERT_LE(off.states, 1.0);
       ASSERT_LE(off.outputs, 1.0);
-      for (const Form form : {Form::kTarget, Form::kInPlace, Form::kAfter}) {
+      for (const Form form : kForms) {
         for (const bool reads : {true, false}) {
           const Trace chain = trace(level(), run, form, reads, zero);
           ASSERT_TRUE(chain.finite);
@@ -317,7 +337,7 @@ TEST_P(AdvanceTest, StatesThatAreNotFiniteAreReported) {
       {1, 2, 6}, [&](Rule rule, std::int32_t keys, std::int32_t values, std::int32_t tokens) {
         const Operands good = random_run(rule, keys, values, tokens);
         const auto check = [&](const Operands& run, bool finite) {
-          for (const Form form : {Form::kTarget, Form::kInPlace, Form::kAfter, Form::kTree}) {
+          for (const Form form : kForms) {
             for (const bool reads : {true, false}) {
               const Trace got = trace(level(), run, form, reads);
               ASSERT_EQ(got.finite, finite) << static_cast<int>(form) << reads;

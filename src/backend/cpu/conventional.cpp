@@ -10,8 +10,22 @@
 namespace replayssm::cpu {
 namespace {
 
+// Whether the states that a forward leaves are more than the last-level cache holds: then a store
+// through the caches only reads each line before it is written.
+bool states_pass_caches(const Context& context, const CacheTable& table) {
+  if (table.max_step_tokens == 1) return false;  // updated in place
+  std::int64_t floats = 0;
+  for (std::int32_t i = 0; i < table.layer_count; ++i) {
+    const LayerShape& shape = table.layers[i].shape;
+    floats += std::int64_t{shape.heads} * shape.value_dim * shape.key_dim;
+  }
+  const std::int64_t states = table.forward.count * table.max_step_tokens;
+  return floats * static_cast<std::int64_t>(sizeof(float)) * states > context.cache_bytes;
+}
+
 void conventional_head(const Level& level, CacheTable& table, const LayerInputs& inputs,
-                       std::int64_t row_number, std::int32_t head, const float* next, Arena arena) {
+                       std::int64_t row_number, std::int32_t head, const float* next,
+                       bool past_caches, Arena arena) {
   const LayerTable& layer = table.layers[inputs.layer];
   const LayerShape& shape = layer.shape;
   const RowDescriptor& desc = table.forward.rows[row_number];
@@ -34,6 +48,7 @@ void conventional_head(const Level& level, CacheTable& table, const LayerInputs&
   // The last token's state may take the place of the one the step starts from: a level reads a row
   // before it writes it.
   run.after = after.data();
+  run.past_caches = past_caches;
   run.next.matrix = next;
   if (!level.advance(run)) mark_non_finite(table, desc.slot);
   float* gate = arena.take(shape.value_dim);
@@ -50,6 +65,7 @@ void step_conventional(const Context& context, CacheTable& table, const LayerInp
   const std::int64_t per_item = heads_per_item(context, table.forward.count * heads);
   const std::int64_t runs = (heads + per_item - 1) / per_item;
   const std::int64_t items = table.forward.count * runs;
+  const bool past_caches = states_pass_caches(context, table);
   const auto state_of = [&](std::int64_t row, std::int64_t head) -> const float* {
     const RowDescriptor& desc = table.forward.rows[row];
     if (desc.kind != RowKind::kStep || desc.tokens == 0 || desc.zero != 0) return nullptr;
@@ -70,7 +86,7 @@ void step_conventional(const Context& context, CacheTable& table, const LayerInp
         next = state_of(later / runs, later % runs * per_item);
       }
       conventional_head(*context.level, table, inputs, row, static_cast<std::int32_t>(head), next,
-                        context.arena(worker));
+                        past_caches, context.arena(worker));
     }
   });
 }

@@ -1,6 +1,8 @@
 // The CPU backend: joins the rooms to the seam of core/backend.hpp.
 #include "backend/cpu/cpu_backend.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <new>
 #include <thread>
@@ -47,6 +49,9 @@ class CpuBackend final : public Backend {
                    " bytes of scratch");
     }
     context_.scratch = scratch_.get();
+    // Virtual machines often report the whole socket's, which is not theirs alone; others nothing.
+    context_.cache_bytes = std::clamp<std::int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE),
+                                                    std::int64_t{8} << 20, std::int64_t{32} << 20);
     return {};
   }
 

@@ -35,6 +35,7 @@ struct AdvanceRun {
   float* const* after = nullptr;          // [n] where each token's state [V, K] goes; null: nowhere
   const std::int32_t* parents = nullptr;  // [n] tree; null: a chain
   float* rows = nullptr;                  // [n + 1, K] working memory
+  bool past_caches = false;               // `after` need not be left in the caches
   Ahead next;                             // what will be read after the run
 };
 

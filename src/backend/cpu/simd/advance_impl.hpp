@@ -7,6 +7,9 @@
 // for a sum over all of it; so many rows at once hide that, and one tree of additions serves them.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "backend/cpu/level.hpp"
 #include "backend/cpu/simd/lanes.hpp"
 
@@ -76,11 +79,11 @@ struct SimdAdvance : SimdLanes<V> {
     }
   }
 
-  // Token j: states from `from` to `to`, which may be the same, and outputs. False when a state is
-  // not finite.
-  template <Rule kRule, std::int32_t kKeys>
+  // Token j: states from `from` to `to`, which may be the same, and outputs. kStream: the states go
+  // to `past` as well, past the caches. False when a state is not finite.
+  template <Rule kRule, std::int32_t kKeys, bool kStream>
   static bool step_tile(const AdvanceRun& run, std::int32_t j, std::int32_t v, const Tile& from,
-                        float* to) {
+                        float* to, float* past) {
     const std::int32_t keys = kKeys != 0 ? kKeys : run.keys;
     const std::int64_t stride = from.stride != 0 ? keys : 0;
     V sum[kWidth];
@@ -105,6 +108,7 @@ struct SimdAdvance : SimdLanes<V> {
           const V old = load_lanes(from.rows + (first + r) * stride + i, lanes);
           const V state = V::fma(u[r], k, old * a);
           store_lanes(state, to + std::int64_t{first + r} * keys + i, lanes);
+          if constexpr (kStream) state.stream(past + std::int64_t{first + r} * keys + i);
           if constexpr (reads()) read[r] = V::fma(state, q, read[r]);
           odd = V::fma(state, V::zero(), odd);
         }
@@ -221,8 +225,10 @@ struct SimdAdvance : SimdLanes<V> {
     return {rows, run.keys, ahead};
   }
 
-  template <Rule kRule, std::int32_t kKeys>
+  // kStream: run.after is written past the caches. What one token leaves for the next stays near.
+  template <Rule kRule, std::int32_t kKeys, bool kStream>
   static bool advance_tiles(const AdvanceRun& run) {
+    alignas(64) float near[kStream ? kWidth * kMaxHeadDim : 1];
     bool finite = true;
     std::int32_t line = 0;
     std::int32_t v = 0;
@@ -231,10 +237,17 @@ struct SimdAdvance : SimdLanes<V> {
       for (; line < until; ++line) __builtin_prefetch(run.next.lines[line]);
       const std::int64_t at = std::int64_t{v} * run.keys;
       Tile from = source_tile(run, v);
-      if (run.target == nullptr || run.query != nullptr) {
+      if (kStream) {
+        for (std::int32_t j = 0; j < run.tokens; ++j) {
+          finite =
+              step_tile<kRule, kKeys, kStream>(run, j, v, from, near, run.after[j] + at) && finite;
+          from = {near, run.keys, near};
+        }
+        v += kWidth;
+      } else if (run.target == nullptr || run.query != nullptr) {
         for (std::int32_t j = 0; j < run.tokens; ++j) {
           float* to = (run.after != nullptr ? run.after[j] : run.target) + at;
-          finite = step_tile<kRule, kKeys>(run, j, v, from, to) && finite;
+          finite = step_tile<kRule, kKeys, false>(run, j, v, from, to, nullptr) && finite;
           from = {to, run.keys, to};
         }
         v += kWidth;
@@ -251,7 +264,20 @@ struct SimdAdvance : SimdLanes<V> {
         v += kWidth;
       }
     }
+    if constexpr (kStream) V::fence();
     return finite;
+  }
+  // Whole vectors, each within a line.
+  static bool can_stream(const AdvanceRun& run) {
+    if (!run.past_caches || run.after == nullptr || run.keys % kWidth != 0) return false;
+    return std::all_of(run.after, run.after + run.tokens, [](const float* state) {
+      return reinterpret_cast<std::uintptr_t>(state) % (kWidth * sizeof(float)) == 0;
+    });
+  }
+  template <Rule kRule, std::int32_t kKeys>
+  static bool advance_chain(const AdvanceRun& run) {
+    if (can_stream(run)) return advance_tiles<kRule, kKeys, true>(run);
+    return advance_tiles<kRule, kKeys, false>(run);
   }
 
   // --- a row at a time
@@ -347,11 +373,11 @@ struct SimdAdvance : SimdLanes<V> {
       return advance_any(run);
     return Lanes::with_keys(run.keys, [&](auto keys) {
       switch (run.rule) {
-        case Rule::kMamba2: return advance_tiles<Rule::kMamba2, keys()>(run);
-        case Rule::kGdn: return advance_tiles<Rule::kGdn, keys()>(run);
+        case Rule::kMamba2: return advance_chain<Rule::kMamba2, keys()>(run);
+        case Rule::kGdn: return advance_chain<Rule::kGdn, keys()>(run);
         case Rule::kKda: break;
       }
-      return advance_tiles<Rule::kKda, keys()>(run);
+      return advance_chain<Rule::kKda, keys()>(run);
     });
   }
 };

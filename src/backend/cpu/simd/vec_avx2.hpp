@@ -16,6 +16,9 @@ struct VecAvx2 {
   static VecAvx2 all(float x) { return {_mm256_set1_ps(x)}; }
   static VecAvx2 load(const float* p) { return {_mm256_loadu_ps(p)}; }
   void store(float* p) const { _mm256_storeu_ps(p, lanes); }
+  // Past the caches, p at a multiple of 32 bytes; fence() before another thread reads it.
+  void stream(float* p) const { _mm256_stream_ps(p, lanes); }
+  static void fence() { _mm_sfence(); }
   // n lanes, 0 < n <= 8; vectors are multiples of 8 long, so n is 8.
   static VecAvx2 load_part(const float* p, std::int32_t /*n*/) { return load(p); }
   void store_part(float* p, std::int32_t /*n*/) const { store(p); }

@@ -19,6 +19,9 @@ struct VecAvx512 {
   static VecAvx512 all(float x) { return {_mm512_set1_ps(x)}; }
   static VecAvx512 load(const float* p) { return {_mm512_loadu_ps(p)}; }
   void store(float* p) const { _mm512_storeu_ps(p, lanes); }
+  // Past the caches, p at a multiple of 64 bytes; fence() before another thread reads it.
+  void stream(float* p) const { _mm512_stream_ps(p, lanes); }
+  static void fence() { _mm_sfence(); }
   static VecAvx512 load_part(const float* p, std::int32_t n) {
     return {_mm512_maskz_loadu_ps(mask(n), p)};
   }
