@@ -207,7 +207,8 @@ TEST(Tokenizer, RefusesContradictions) {
                "'az' is not in the vocabulary");
   expect_fault((parts = {}, parts.merges = R"(["a b c"])", parts), code, "merge 0");
   expect_fault((parts = {}, parts.merges = R"(["ab"])", parts), code, "merge 0");
-  expect_fault((parts = {}, parts.merges = "{}", parts), code, "merges must be a list, given an object");
+  expect_fault((parts = {}, parts.merges = "{}", parts), code,
+               "merges must be a list, given an object");
   expect_fault((parts = {}, parts.vocab_end = R"(,"ab":5,"abc":257)", parts), code,
                "two tokens have the id 5");
   expect_fault((parts = {}, parts.vocab_end = R"(,"ab":-1,"abc":257)", parts), code,
