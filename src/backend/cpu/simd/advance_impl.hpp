@@ -52,7 +52,8 @@ struct SimdAdvance : SimdLanes<V> {
   }
 
   template <Rule kRule, std::int32_t kKeys>
-  static void predict(const AdvanceRun& run, std::int32_t j, const Tile& from, V (&sum)[kWidth]) {
+  [[gnu::always_inline]] static void predict(const AdvanceRun& run, std::int32_t j,
+                                             const Tile& from, V (&sum)[kWidth]) {
     for (V& each_sum : sum) each_sum = V::zero();
     const std::int64_t stride = kKeys != 0 && from.stride != 0 ? kKeys : from.stride;
     Lanes::template each_of<kKeys>(run.keys, [&](std::int32_t i, auto lanes) {
@@ -66,8 +67,8 @@ struct SimdAdvance : SimdLanes<V> {
 
   // u of the tile's rows.
   template <Rule kRule>
-  static void update(const AdvanceRun& run, std::int32_t j, std::int32_t v, const V (&sum)[kWidth],
-                     float* updates) {
+  [[gnu::always_inline]] static void update(const AdvanceRun& run, std::int32_t j, std::int32_t v,
+                                            const V (&sum)[kWidth], float* updates) {
     const V value = V::load(run.value + std::int64_t{j} * run.values + v);
     const V scale = V::all(run.scale[j]);
     if constexpr (kRule == Rule::kMamba2) {
@@ -93,7 +94,8 @@ struct SimdAdvance : SimdLanes<V> {
 
     V odd = V::zero();                 // as long as all is finite
     constexpr int kPart = kWidth / 2;  // rows whose updates and outputs fit into registers
-    const auto write = [&](auto reads, int first) {
+    // Inlined, whatever the compiler thinks of its size: a call here costs half of a step.
+    const auto write = [&](auto reads, int first) __attribute__((always_inline)) {
       V u[kPart];
       for (int r = 0; r < kPart; ++r) u[r] = V::all(updates[first + r]);
       V read[kPart];
@@ -225,26 +227,22 @@ struct SimdAdvance : SimdLanes<V> {
     return {rows, run.keys, ahead};
   }
 
-  // kStream: run.after is written past the caches. What one token leaves for the next stays near.
-  template <Rule kRule, std::int32_t kKeys, bool kStream>
+  // Lines of run.next that are due by row v; `line`: how many have been fetched.
+  static void fetch_lines(const AdvanceRun& run, std::int32_t v, std::int32_t& line) {
+    const std::int32_t until = (v + kWidth) * run.next.count / run.values;
+    for (; line < until; ++line) __builtin_prefetch(run.next.lines[line]);
+  }
+
+  template <Rule kRule, std::int32_t kKeys>
   static bool advance_tiles(const AdvanceRun& run) {
-    alignas(64) float near[kStream ? kWidth * kMaxHeadDim : 1];
     bool finite = true;
     std::int32_t line = 0;
     std::int32_t v = 0;
     while (v < run.values) {
-      const std::int32_t until = (v + kWidth) * run.next.count / run.values;
-      for (; line < until; ++line) __builtin_prefetch(run.next.lines[line]);
+      fetch_lines(run, v, line);
       const std::int64_t at = std::int64_t{v} * run.keys;
       Tile from = source_tile(run, v);
-      if (kStream) {
-        for (std::int32_t j = 0; j < run.tokens; ++j) {
-          finite =
-              step_tile<kRule, kKeys, kStream>(run, j, v, from, near, run.after[j] + at) && finite;
-          from = {near, run.keys, near};
-        }
-        v += kWidth;
-      } else if (run.target == nullptr || run.query != nullptr) {
+      if (run.target == nullptr || run.query != nullptr) {
         for (std::int32_t j = 0; j < run.tokens; ++j) {
           float* to = (run.after != nullptr ? run.after[j] : run.target) + at;
           finite = step_tile<kRule, kKeys, false>(run, j, v, from, to, nullptr) && finite;
@@ -264,7 +262,25 @@ struct SimdAdvance : SimdLanes<V> {
         v += kWidth;
       }
     }
-    if constexpr (kStream) V::fence();
+    return finite;
+  }
+
+  // The same with run.after written past the caches; what one token leaves for the next stays near.
+  template <Rule kRule, std::int32_t kKeys>
+  static bool advance_past_caches(const AdvanceRun& run) {
+    alignas(64) float near[kWidth * kMaxHeadDim];
+    bool finite = true;
+    std::int32_t line = 0;
+    for (std::int32_t v = 0; v < run.values; v += kWidth) {
+      fetch_lines(run, v, line);
+      Tile from = source_tile(run, v);
+      for (std::int32_t j = 0; j < run.tokens; ++j) {
+        float* past = run.after[j] + std::int64_t{v} * run.keys;
+        finite = step_tile<kRule, kKeys, true>(run, j, v, from, near, past) && finite;
+        from = {near, run.keys, near};
+      }
+    }
+    V::fence();
     return finite;
   }
   // Whole vectors, each within a line.
@@ -276,8 +292,8 @@ struct SimdAdvance : SimdLanes<V> {
   }
   template <Rule kRule, std::int32_t kKeys>
   static bool advance_chain(const AdvanceRun& run) {
-    if (can_stream(run)) return advance_tiles<kRule, kKeys, true>(run);
-    return advance_tiles<kRule, kKeys, false>(run);
+    return can_stream(run) ? advance_past_caches<kRule, kKeys>(run)
+                           : advance_tiles<kRule, kKeys>(run);
   }
 
   // --- a row at a time
