@@ -25,6 +25,8 @@ struct SimdAdvance : SimdLanes<V> {
 
   // --- a tile of rows
   // ---------------------------------------------------------------------------------------------
+  // All of it is inlined, whatever the compiler thinks of its size: as calls these parts made a
+  // step take up to half as long again.
 
   // A row of a state that is 0.
   alignas(64) static constexpr float kZeros[kMaxHeadDim] = {};
@@ -83,8 +85,9 @@ struct SimdAdvance : SimdLanes<V> {
   // Token j: states from `from` to `to`, which may be the same, and outputs. kStream: the states go
   // to `past` as well, past the caches. False when a state is not finite.
   template <Rule kRule, std::int32_t kKeys, bool kStream>
-  static bool step_tile(const AdvanceRun& run, std::int32_t j, std::int32_t v, const Tile& from,
-                        float* to, float* past) {
+  [[gnu::always_inline]] static bool step_tile(const AdvanceRun& run, std::int32_t j,
+                                               std::int32_t v, const Tile& from, float* to,
+                                               float* past) {
     const std::int32_t keys = kKeys != 0 ? kKeys : run.keys;
     const std::int64_t stride = from.stride != 0 ? keys : 0;
     V sum[kWidth];
@@ -94,7 +97,6 @@ struct SimdAdvance : SimdLanes<V> {
 
     V odd = V::zero();                 // as long as all is finite
     constexpr int kPart = kWidth / 2;  // rows whose updates and outputs fit into registers
-    // Inlined, whatever the compiler thinks of its size: a call here costs half of a step.
     const auto write = [&](auto reads, int first) __attribute__((always_inline)) {
       V u[kPart];
       for (int r = 0; r < kPart; ++r) u[r] = V::all(updates[first + r]);
