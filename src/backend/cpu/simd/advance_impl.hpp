@@ -24,7 +24,6 @@ struct SimdAdvance : SimdLanes<V> {
   using Lanes::store_lanes;
 
   // --- a tile of rows
-  // ---------------------------------------------------------------------------------------------
   // All of it is inlined, whatever the compiler thinks of its size: as calls these parts made a
   // step take up to half as long again.
 
@@ -299,7 +298,6 @@ struct SimdAdvance : SimdLanes<V> {
   }
 
   // --- a row at a time
-  // ---------------------------------------------------------------------------------------------
 
   // Any K and trees: the row lives in memory near by.
   static bool advance_any(const AdvanceRun& run) {
