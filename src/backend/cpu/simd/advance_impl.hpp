@@ -24,8 +24,7 @@ struct SimdAdvance : SimdLanes<V> {
   using Lanes::store_lanes;
 
   // --- a tile of rows
-  // All of it is inlined, whatever the compiler thinks of its size: as calls these parts made a
-  // step take up to half as long again.
+  // Inlined whatever the size: as calls the parts made a step take up to half as long again.
 
   // A row of a state that is 0.
   alignas(64) static constexpr float kZeros[kMaxHeadDim] = {};
@@ -240,8 +239,8 @@ struct SimdAdvance : SimdLanes<V> {
     std::int32_t line = 0;
     std::int32_t v = 0;
     while (v < run.values) {
-      fetch_lines(run, v, line);
       const std::int64_t at = std::int64_t{v} * run.keys;
+      fetch_lines(run, v, line);
       Tile from = source_tile(run, v);
       if (run.target == nullptr || run.query != nullptr) {
         for (std::int32_t j = 0; j < run.tokens; ++j) {
