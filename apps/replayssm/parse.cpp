@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <string>
@@ -272,7 +273,9 @@ Parsed leave_with(int exit_code, std::string text) {
 std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
   constexpr std::string_view kCommands = "generate, compare, info, plan and doctor";
   const bool commanded = !app.get_subcommands().empty();
-  if (const std::vector<std::string> unknown = app.remaining(true); !unknown.empty()) {
+  std::vector<std::string> unknown = app.remaining(true);
+  unknown.erase(std::remove(unknown.begin(), unknown.end(), "--"), unknown.end());
+  if (!unknown.empty()) {
     const std::string& first = unknown.front();
     if (first.size() > 1 && first.front() == '-') return fmt::format("unknown option '{}'", first);
     return commanded ? fmt::format("unexpected argument '{}'", first)
@@ -295,7 +298,7 @@ std::string refusal(const CLI::App& app, const CLI::ParseError& error) {
   return text;
 }
 
-// The one refusal that needs more than one option.
+// Refusals that need more than one option.
 std::string check_together(const Options& options) {
   const bool generate = options.command == Command::kGenerate;
   if (!generate && options.command != Command::kCompare) return {};

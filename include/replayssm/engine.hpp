@@ -180,8 +180,10 @@ class REPLAYSSM_API Engine {
   // Queues a request. Errors as generate().
   [[nodiscard]] Result<std::int64_t> submit(const Request& request);
   // One forward: prompt chunks of newly admitted requests and one step of every running sequence,
-  // then the callbacks. False: nothing is left to do. When it fails, the requests whose next tokens
-  // it has lost are cancelled; the others go on with the next call.
+  // then the callbacks. False: nothing is left to do. When it fails, the requests in it that
+  // cannot go on exactly where they were are cancelled, as when a callback throws, which passes
+  // through; the others go on with the next call. Where memory stays short the next call may fail
+  // alike, until a request is cancelled.
   [[nodiscard]] Result<bool> step(const TokenCallback& callback = {});
   // Ends a request's sequences; legal between steps. kNotFound: no such request.
   [[nodiscard]] Status cancel(std::int64_t request);

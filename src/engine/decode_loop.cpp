@@ -245,10 +245,16 @@ void Engine::Impl::account_time(double seconds) {
 Result<bool> Engine::Impl::step(const TokenCallback& callback) {
   cancelled_ = false;
   ran_ = false;
+  finite_ = true;
   owners_.clear();
-  Result<bool> more = guard([&] { return advance(callback); });
-  if (!more.ok()) end_failed_forward();
-  return more;
+  try {
+    Result<bool> more = guard([&] { return advance(callback); });
+    if (!more.ok()) end_failed_forward();
+    return more;
+  } catch (...) {  // the callback's own
+    end_failed_forward();
+    throw;
+  }
 }
 
 // A request goes on after a failure only where the forward left it as it was: its slot is whole and
@@ -265,9 +271,13 @@ void Engine::Impl::end_failed_forward() {
 
 Result<bool> Engine::Impl::advance(const TokenCallback& callback) {
   using Clock = std::chrono::steady_clock;
-  REPLAYSSM_RETURN_IF_ERROR(admit());
+  // A request that cannot begin keeps nobody from going on.
+  const Status admitted = guard([&] { return admit(); });
   build_rows();
-  if (rows_.empty()) return false;
+  if (rows_.empty()) {
+    REPLAYSSM_RETURN_IF_ERROR(admitted);
+    return false;
+  }
   const auto start = Clock::now();
   REPLAYSSM_RETURN_IF_ERROR(runner_->forward(rows_));
   ran_ = true;
@@ -279,7 +289,6 @@ Result<bool> Engine::Impl::advance(const TokenCallback& callback) {
     if (owners_[row].prompt_ends) REPLAYSSM_RETURN_IF_ERROR(start_continuations(row));
   }
   if (!finite_) {
-    finite_ = true;
     REPLAYSSM_RETURN_IF_ERROR(cancel_all());
     return error(StatusCode::kDataLoss,
                  "engine: logits that are not finite; are the weights whole?");

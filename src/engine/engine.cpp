@@ -182,8 +182,12 @@ Status Engine::Impl::cancel(Job& job) {
 }
 
 Status Engine::Impl::cancel_all() {
-  for (auto& [id, job] : jobs_) REPLAYSSM_RETURN_IF_ERROR(cancel(job));
-  return {};
+  Status first;
+  for (auto& [id, job] : jobs_) {
+    Status status = cancel(job);
+    if (first.ok()) first = std::move(status);
+  }
+  return first;
 }
 
 void Engine::Impl::drop(std::int64_t request) {

@@ -119,7 +119,7 @@ class REPLAYSSM_HIDDEN Engine::Impl {
 
   std::map<std::int64_t, Job> jobs_;  // by id, which is the order of arrival
   std::int64_t next_job_ = 0;
-  bool finite_ = true;      // every logit so far was a number
+  bool finite_ = true;      // every logit of the current step is a number
   bool cancelled_ = false;  // by a callback, in the current step
   bool ran_ = false;        // the layers of the current step have run
 

@@ -48,6 +48,7 @@ class Usage(Case):
         self.refuse(2, "generate", *model, "more", mentions="unexpected argument 'more'")
         self.refuse(2, "generate", *model, "--seed", mentions="--seed needs a value")
         self.refuse(2, "generate", *model, *model, mentions="--model may be given once")
+        self.refuse(2, "info", "--", mentions="--model is required")
         self.refuse(2, "doctor", "--json=5", mentions="--json takes no value")
 
     def test_required_options(self):

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <stdexcept>
 
 #include "engine/model_impl.hpp"
 #include "engine/runner.hpp"
@@ -76,6 +77,44 @@ TEST(EngineLimits, RequestsInStepsAndTheirCancellation) {
     EXPECT_EQ(engine.take(ids[i]).status().code(), StatusCode::kNotFound);  // once
   }
   EXPECT_EQ(engine.cancel(999).code(), StatusCode::kNotFound);
+}
+
+// Tokens that a callback has kept from being told are lost, so their requests end and are not gone
+// on with in silence. Those that waited are whole.
+TEST(EngineLimits, ACallbackThatThrowsEndsWhatItInterrupted) {
+  Engine engine = make_engine(with_sequences(2));
+  const auto requests = many_requests(0.0F);
+  const auto whole = one_by_one(requests, with_sequences(1));
+  std::vector<std::int64_t> ids;
+  for (const Request& request : requests) ids.push_back(*engine.submit(request));
+  int told = 0;
+  const auto interrupt = [&told](const TokenEvent&) -> Control {
+    if (++told == 3) throw std::runtime_error("interrupted");
+    return Control::kContinue;
+  };
+  EXPECT_THROW(
+      {
+        while (*engine.step(interrupt)) {
+        }
+      },
+      std::runtime_error);
+  for (;;) {
+    const auto more = engine.step();
+    ASSERT_TRUE(more.ok()) << more.status().to_string();
+    if (!*more) break;
+  }
+  int cancelled = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto taken = engine.take(ids[i]);
+    ASSERT_TRUE(taken.ok());
+    if (taken->at(0).finish == FinishReason::kCancelled) {
+      ++cancelled;
+    } else {
+      EXPECT_EQ(taken->at(0).tokens, whole[i]) << i;
+    }
+  }
+  EXPECT_GE(cancelled, 1);
+  EXPECT_LE(cancelled, 2);
 }
 
 TEST(EngineLimits, TheContextEndsATextAndRefusesAPrompt) {

@@ -16,7 +16,7 @@ struct Context {
   ParallelFor threads;
   float* scratch = nullptr;         // [workers, scratch_floats]
   std::int64_t scratch_floats = 0;  // see scratch_floats()
-  std::int64_t cache_bytes = 0;     // of the last-level cache
+  std::int64_t cache_bytes = 0;     // taken for the last-level cache's size
 
   [[nodiscard]] Arena arena(int worker) const {
     return {scratch + worker * scratch_floats, scratch_floats};

@@ -10,8 +10,9 @@
 namespace replayssm::cpu {
 namespace {
 
-// Whether the states that a forward leaves are more than the last-level cache holds: then a store
-// through the caches only reads each line before it is written.
+// Whether the states that steps of these rows write in turn, T_max a row, are more than the
+// last-level cache holds: then a store through the caches only reads each line before it is
+// written.
 bool states_pass_caches(const Context& context, const CacheTable& table) {
   if (table.max_step_tokens == 1) return false;  // updated in place
   std::int64_t floats = 0;

@@ -50,8 +50,11 @@ class CpuBackend final : public Backend {
     }
     context_.scratch = scratch_.get();
     // Virtual machines often report the whole socket's, which is not theirs alone; others nothing.
-    context_.cache_bytes = std::clamp<std::int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE),
-                                                    std::int64_t{8} << 20, std::int64_t{32} << 20);
+    std::int64_t known = 0;
+#ifdef _SC_LEVEL3_CACHE_SIZE  // not every C library has it
+    known = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+    context_.cache_bytes = std::clamp(known, std::int64_t{8} << 20, std::int64_t{32} << 20);
     return {};
   }
 
