@@ -247,14 +247,24 @@ Result<bool> Engine::Impl::step(const TokenCallback& callback) {
   ran_ = false;
   finite_ = true;
   owners_.clear();
-  try {
-    Result<bool> more = guard([&] { return advance(callback); });
-    if (!more.ok()) end_failed_forward();
-    return more;
-  } catch (...) {  // the callback's own
-    end_failed_forward();
-    throw;
-  }
+  // Also where a callback throws.
+  struct Ending {
+    explicit Ending(Impl& of) : engine(of) {}
+    Ending(const Ending&) = delete;
+    Ending& operator=(const Ending&) = delete;
+    ~Ending() {
+      if (whole) return;
+      (void)guard([this] {
+        engine.end_failed_forward();
+        return Status();
+      });
+    }
+    Impl& engine;
+    bool whole = false;
+  } ending(*this);
+  Result<bool> more = guard([&] { return advance(callback); });
+  ending.whole = more.ok();
+  return more;
 }
 
 // A request goes on after a failure only where the forward left it as it was: its slot is whole and
