@@ -51,21 +51,30 @@ TEST(EngineLimits, CancellingAllEndsWhatRunsAndWhatWaits) {
             one_by_one(many_requests(0.0F), with_sequences(1)));
 }
 
-TEST(EngineLimits, RequestsInStepsAndTheirCancellation) {
-  Engine engine = make_engine(with_sequences(2));
-  const auto requests = many_requests(0.0F);
-  const auto whole = one_by_one(requests, with_sequences(1));
+std::vector<std::int64_t> submit_all(Engine& engine, const std::vector<Request>& requests) {
   std::vector<std::int64_t> ids;
   for (const Request& request : requests) ids.push_back(*engine.submit(request));
-  for (int i = 0; i < 4; ++i) ASSERT_TRUE(engine.step().ok());
-  EXPECT_EQ(engine.take(ids[1]).status().code(), StatusCode::kFailedPrecondition);
-  ASSERT_TRUE(engine.cancel(ids[1]).ok());  // running
-  ASSERT_TRUE(engine.cancel(ids[5]).ok());  // waiting
+  return ids;
+}
+// Steps until nothing is left to do.
+void run_out(Engine& engine) {
   for (;;) {
     const auto more = engine.step();
     ASSERT_TRUE(more.ok()) << more.status().to_string();
     if (!*more) break;
   }
+}
+
+TEST(EngineLimits, RequestsInStepsAndTheirCancellation) {
+  Engine engine = make_engine(with_sequences(2));
+  const auto requests = many_requests(0.0F);
+  const auto whole = one_by_one(requests, with_sequences(1));
+  const std::vector<std::int64_t> ids = submit_all(engine, requests);
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(engine.step().ok());
+  EXPECT_EQ(engine.take(ids[1]).status().code(), StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(engine.cancel(ids[1]).ok());  // running
+  ASSERT_TRUE(engine.cancel(ids[5]).ok());  // waiting
+  run_out(engine);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const auto taken = engine.take(ids[i]);
     ASSERT_TRUE(taken.ok());
@@ -85,8 +94,7 @@ TEST(EngineLimits, ACallbackThatThrowsEndsWhatItInterrupted) {
   Engine engine = make_engine(with_sequences(2));
   const auto requests = many_requests(0.0F);
   const auto whole = one_by_one(requests, with_sequences(1));
-  std::vector<std::int64_t> ids;
-  for (const Request& request : requests) ids.push_back(*engine.submit(request));
+  const std::vector<std::int64_t> ids = submit_all(engine, requests);
   int told = 0;
   const auto interrupt = [&told](const TokenEvent&) -> Control {
     if (++told == 3) throw std::runtime_error("interrupted");
@@ -98,11 +106,7 @@ TEST(EngineLimits, ACallbackThatThrowsEndsWhatItInterrupted) {
         }
       },
       std::runtime_error);
-  for (;;) {
-    const auto more = engine.step();
-    ASSERT_TRUE(more.ok()) << more.status().to_string();
-    if (!*more) break;
-  }
+  run_out(engine);
   int cancelled = 0;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const auto taken = engine.take(ids[i]);
