@@ -109,12 +109,16 @@ EngineOptions engine_options(Console& console, const GenerateCommand& command) {
 }
 
 void print_summary(Console& console, const Stats& stats) {
-  console.info(fmt::format(
-      "{} tokens, {:.1f} tokens/s; prompt {} tokens, {:.1f} tokens/s; {} of state moved a token, "
-      "{:.2f} tokens a step",
-      stats.generated_tokens, stats.decode_tokens_per_second(), stats.prompt_tokens,
-      stats.prefill_tokens_per_second(), format_bytes(stats.state_bytes_per_token),
-      stats.accepted_per_step()));
+  const std::string prompt =
+      fmt::format("prompt {}, {:.1f} tokens/s", counted(stats.prompt_tokens, "token"),
+                  stats.prefill_tokens_per_second());
+  const std::string written = counted(stats.generated_tokens, "token");
+  // The first token comes of the prompt: without a step there is nothing to say of steps.
+  if (stats.steps == 0) return console.info(written + "; " + prompt);
+  console.info(
+      fmt::format("{}, {:.1f} tokens/s; {}; {} of state moved a token, {:.2f} tokens a step",
+                  written, stats.decode_tokens_per_second(), prompt,
+                  format_bytes(stats.state_bytes_per_token), stats.accepted_per_step()));
 }
 
 }  // namespace

@@ -67,27 +67,27 @@ std::string info_text(const ModelInfo& info) {
   const LayerShape* before = nullptr;
   for (const LayerShape& layer : info.recurrent) {
     if (before == nullptr || !(*before == layer)) {
-      text += line(fmt::format("{} layer", rule_name(layer.rule)),
-                   fmt::format("{} heads x {} value dim x {} {} dim, {} {}; convolution of {} "
-                               "channels, width {}",
-                               layer.heads, layer.value_dim, layer.key_dim,
-                               layer.rule == Rule::kMamba2 ? "state" : "key", layer.groups,
-                               layer.rule == Rule::kMamba2 ? "groups" : "key heads",
-                               layer.conv_channels, layer.conv_width));
+      text += line(
+          fmt::format("{} layer", rule_name(layer.rule)),
+          fmt::format("{} x {} value dim x {} {} dim, {}; convolution of {}, width {}",
+                      counted(layer.heads, "head"), layer.value_dim, layer.key_dim,
+                      layer.rule == Rule::kMamba2 ? "state" : "key",
+                      counted(layer.groups, layer.rule == Rule::kMamba2 ? "group" : "key head"),
+                      counted(layer.conv_channels, "channel"), layer.conv_width));
     }
     before = &layer;
   }
   if (info.count(LayerKind::kAttention) > 0) {
     text += line(
         "attention layer",
-        fmt::format("{} heads of {}, {} key-value heads{}", info.attention_heads,
-                    info.attention_head_dim, info.kv_heads,
+        fmt::format("{} of {}, {}{}", counted(info.attention_heads, "head"),
+                    info.attention_head_dim, counted(info.kv_heads, "key-value head"),
                     info.rotary_dims > 0 ? fmt::format(", {} rotary dims", info.rotary_dims) : ""));
   }
   if (info.count(LayerKind::kLatentAttention) > 0) {
     text += line("latent attention",
-                 fmt::format("{} heads of {}, {} numbers a token", info.attention_heads,
-                             info.attention_head_dim, info.latent_width));
+                 fmt::format("{} of {}, {} a token", counted(info.attention_heads, "head"),
+                             info.attention_head_dim, counted(info.latent_width, "number")));
   }
   if (info.count(LayerKind::kMlp) > 0)
     text += line("mlp layer", fmt::format("{} wide", info.mlp_width));

@@ -113,6 +113,10 @@ std::string format_count(std::int64_t count) {
   return digits;
 }
 
+std::string counted(std::int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", format_count(count), noun, count == 1 ? "" : "s");
+}
+
 std::string one_line(std::string_view text) {
   std::string line;
   for (const char c : text) {

@@ -24,6 +24,8 @@ namespace replayssm::app {
 [[nodiscard]] std::string format_bytes(double bytes);
 // 1234567 as "1,234,567".
 [[nodiscard]] std::string format_count(std::int64_t count);
+// A count and its noun in the singular: "1 head", "2 heads".
+[[nodiscard]] std::string counted(std::int64_t count, std::string_view noun);
 
 // The text with line breaks and other control characters made visible, so that a message that
 // quotes a user's argument or a file's content stays one line.

@@ -25,6 +25,9 @@ class Facts(Case):
             4 * layers * recurrent["heads"] * recurrent["value_dim"] * recurrent["key_dim"],
         )
         self.assertIn(f"{facts['parameters']:,}", out)
+        # One and several.
+        for count, noun in ((recurrent["groups"], "group"), (recurrent["heads"], "head")):
+            self.assertRegex(out, rf"\b{count} {noun}{'' if count == 1 else 's'}\b")
 
     def test_info_counts_the_parameters_of_the_file(self):
         weights = self.model_file("model.safetensors")

@@ -27,6 +27,14 @@ class Streams(Case):
         self.assertIn("debug: loaded", debug_err)
         self.assertNotIn("debug:", info_err)
 
+    def test_what_a_text_without_a_step_took(self):
+        _, one = self.generate("--prompt", PROMPT, "--max-tokens", "1")
+        self.assertIn("1 token; prompt", one)
+        self.assertNotIn("a step", one)
+        _, two = self.generate("--prompt", PROMPT, "--max-tokens", "2")
+        self.assertIn("2 tokens, ", two)
+        self.assertIn("1.00 tokens a step", two)
+
     def test_log_level_before_the_command(self):
         _, err = self.succeed("--log-level", "error", *generation("--max-tokens", "2"))
         self.assertEqual(err, "")
